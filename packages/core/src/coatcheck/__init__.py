@@ -1,0 +1,1 @@
+"""Durable, throttled, recoverable tasks for vendor APIs that answer with a ticket."""

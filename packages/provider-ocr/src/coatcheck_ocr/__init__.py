@@ -1,0 +1,1 @@
+"""OCR handlers for coatcheck."""

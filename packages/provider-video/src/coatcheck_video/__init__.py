@@ -1,0 +1,1 @@
+"""Video generation handlers for coatcheck."""
