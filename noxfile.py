@@ -11,12 +11,14 @@ import nox
 
 nox.needs_version = ">=2025.2.9"
 nox.options.default_venv_backend = "uv|virtualenv"
+nox.options.download_python = "never"
 nox.options.reuse_existing_virtualenvs = True
 nox.options.error_on_external_run = True
 
 ROOT = Path(__file__).parent
 PYPROJECT = nox.project.load_toml("pyproject.toml")
-PACKAGES = ("core", "provider-ocr", "provider-video", "store-redis")
+PACKAGES = tuple(sorted(f"packages/{path.name}" for path in (ROOT / "packages").iterdir() if path.is_dir()))
+EXAMPLE = "examples/third-party-provider"
 CURRENT = f"{sys.version_info.major}.{sys.version_info.minor}"
 SUPPORTED = ("3.11", "3.12", "3.13")
 PYTHONS = SUPPORTED if CURRENT in SUPPORTED else (*SUPPORTED, CURRENT)
@@ -24,21 +26,15 @@ PYTHONS = SUPPORTED if CURRENT in SUPPORTED else (*SUPPORTED, CURRENT)
 nox.options.sessions = ["lint", "typing", "docs", "wheels", f"tests-{CURRENT}"]
 
 
-def group(name: str) -> tuple[str, ...]:
-    """Return the requirements of a dependency group."""
-    return nox.project.dependency_groups(PYPROJECT, name)
-
-
-def install_editable(session: nox.Session, *groups: str, local: bool = True) -> None:
-    """Install all packages in place, with the OCR engine if ``local``, and the given groups."""
-    requirements = [requirement for name in groups for requirement in group(name)]
-    session.install(*requirements, "-e", "packages/core", *editable(local=local))
-
-
-def editable(*, local: bool) -> list[str]:
-    """Return installer arguments for the provider and store packages in place."""
-    ocr = "packages/provider-ocr[local]" if local else "packages/provider-ocr"
-    return ["-e", ocr, "-e", "packages/provider-video", "-e", "packages/store-redis"]
+def install(session: nox.Session, *groups: str, engine: bool = False) -> None:
+    """Install all packages in place and the given dependency groups; ``engine`` adds the OCR engine."""
+    session.install(
+        *(requirement for group in groups for requirement in nox.project.dependency_groups(PYPROJECT, group)),
+        *("-e", "packages/core"),
+        *("-e", "packages/provider-ocr[local]" if engine else "packages/provider-ocr"),
+        *("-e", "packages/provider-video"),
+        *("-e", "packages/store-redis"),
+    )
 
 
 @nox.session
@@ -51,14 +47,14 @@ def demo(session: nox.Session) -> None:
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
     """Run the test suite; arguments go to pytest."""
-    install_editable(session, "tests")
+    install(session, "tests", engine=True)
     session.run("pytest", *session.posargs)
 
 
 @nox.session
 def coverage(session: nox.Session) -> None:
     """Run the test suite and report what it did not reach."""
-    install_editable(session, "tests")
+    install(session, "tests", engine=True)
     session.run("coverage", "erase")
     session.run("coverage", "run", "-m", "pytest", *session.posargs)
     session.run("coverage", "combine", "-q")
@@ -68,7 +64,7 @@ def coverage(session: nox.Session) -> None:
 @nox.session
 def lint(session: nox.Session) -> None:
     """Check style, layers and spelling."""
-    install_editable(session, "lint", local=False)
+    install(session, "lint")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("lint-imports")
@@ -78,7 +74,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def typing(session: nox.Session) -> None:
     """Check types."""
-    install_editable(session, "typing", local=False)
+    install(session, "typing")
     session.run("mypy", *session.posargs)
 
 
@@ -87,39 +83,34 @@ def docs(session: nox.Session) -> None:
     """Build the documentation; a warning is an error."""
     if not (ROOT / "docs" / "conf.py").exists():
         session.skip("docs/conf.py does not exist")
-    install_editable(session, "docs", local=False)
+    install(session, "docs")
     session.run("sphinx-build", "-nWq", "--keep-going", "docs", "docs/_build/html", *session.posargs)
 
 
 @nox.session
 def wheels(session: nox.Session) -> None:
     """Build every package, install the wheels outside the workspace and use them."""
-    session.install("build", "hatchling")
+    session.install(*nox.project.dependency_groups(PYPROJECT, "release"))
     tmp = Path(session.create_tmp()).resolve()
     dist = tmp / "dist"
     shutil.rmtree(dist, ignore_errors=True)
-    for package in PACKAGES:
-        # Through the sdist, so that a file missing there is missed here.
-        session.run(
-            "python",
-            "-m",
-            "build",
-            "--no-isolation",
-            "--outdir",
-            str(dist),
-            f"packages/{package}",
-            silent=True,
-        )
-    session.install("--force-reinstall", *map(str, sorted(dist.glob("*.whl"))))
-    session.chdir(tmp)
-    session.run("python", "-I", "-c", "import coatcheck, coatcheck_ocr, coatcheck_video, coatcheck_redis")
-    session.run("coatcheck", "plugins")
+    for folder in (*PACKAGES, EXAMPLE):
+        # Each wheel is made from the sdist, so that a file missing there is missed here.
+        session.run("python", "-m", "build", "--no-isolation", "--outdir", str(dist), folder, silent=True)
+    built = [f"{path.name.split('-')[0]} @ {path.as_uri()}" for path in sorted(dist.glob("*.whl"))]
+    built = [wheel.replace("coatcheck @", "coatcheck[testing] @") for wheel in built]
+    session.install("--force-reinstall", *built)
+    with session.chdir(tmp):
+        session.run("python", "-I", "-c", "import coatcheck, coatcheck_ocr, coatcheck_video, coatcheck_redis")
+        session.run("coatcheck", "plugins")
+    # The example meets the exported contracts with nothing but what a stranger can install.
+    session.run("pytest", "-c", f"{EXAMPLE}/pyproject.toml", EXAMPLE)
 
 
 @nox.session
 def bench(session: nox.Session) -> None:
     """Run the scripts in benchmarks/ that are named, or all of them; nothing is asserted."""
-    install_editable(session)
+    install(session, engine=True)
     names = [argument for argument in session.posargs if not argument.startswith("-")]
     options = [argument for argument in session.posargs if argument.startswith("-")]
     scripts = [Path("benchmarks", f"{name}.py") for name in names] or sorted(

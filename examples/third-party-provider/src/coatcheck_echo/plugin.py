@@ -1,0 +1,3 @@
+"""What this package registers with coatcheck."""
+
+coatcheck_api = 1
