@@ -1,7 +1,8 @@
 """The one tree of exceptions that people see.
 
-Every class carries fields, survives pickling, and says what was expected, what was found and what to do. Nothing here may import
-another coatcheck module, and no message may hold a secret or a URL with a token in it.
+Every class carries fields, survives pickling, and says what was expected, what was found and what to do.
+Nothing here may import another coatcheck module, and no message may hold a secret or a URL with a token in
+it.
 """
 
 import difflib
@@ -32,7 +33,7 @@ class CoatcheckError(Exception):
 
 @attrs.define
 class ConfigError(CoatcheckError):
-    """Something that is set up once (a file, an option, a plugin, a limit) is wrong; fix it and start again."""
+    """Something set up once (a file, an option, a plugin, a limit) is wrong; fix it and start again."""
 
 
 @attrs.define
@@ -45,7 +46,7 @@ class UnknownNameError(ConfigError):
 
     @classmethod
     def of(cls, kind: str, name: object, known: Iterable[str], hint: str = "") -> "UnknownNameError":
-        """Build the error for a ``kind`` ("handler", "option", …) called ``name``; ``hint`` says where it could come from."""
+        """Build the error for a ``kind`` ("handler", …) called ``name``; ``hint`` says where to get it."""
         names = tuple(sorted(known))
         listed = ", ".join(names) or "none"
         text = f"unknown {kind} {name!r}{closest(str(name), names)} (known: {listed})"
@@ -63,7 +64,8 @@ class DuplicateNameError(ConfigError):
     def of(cls, kind: str, name: str, first: object, second: object) -> "DuplicateNameError":
         """Build the error for the name that ``first`` holds and ``second`` asked for."""
         return cls(
-            f"{kind} {name!r} is registered twice: by {first!r} and by {second!r}; rename or remove one of them",
+            f"{kind} {name!r} is registered twice: by {first!r} and by {second!r}; "
+            "rename or remove one of them",
             kind,
             name,
         )

@@ -1,6 +1,7 @@
 """``TaskHandler[P]``: the adapter for one vendor operation, and how its params type is found.
 
-A handler describes two calls and does one thing in each; loops, sleeps and retries belong to the worker. Nothing here does I/O.
+A handler describes two calls and does one thing in each; loops, sleeps and retries belong to the worker.
+Nothing here does I/O.
 """
 
 from abc import ABC, abstractmethod
@@ -31,12 +32,13 @@ P = TypeVar("P")
 class TaskHandler(ABC, Generic[P]):
     """One vendor operation: submit once, query many times.
 
-    Subclasses set ``key`` and define ``submit`` and ``query``, either of which may be ``async def``. Two more methods are
-    capabilities, there when a subclass defines them: ``cancel(params: QueryParams, context: QueryContext) -> CancelResult`` and
-    ``lookup(params: P, context: SubmitContext) -> LookupResult``.
+    Subclasses set ``key`` and define ``submit`` and ``query``, either of which may be ``async def``. Two more
+    methods are capabilities, there when a subclass defines them: ``cancel(params: QueryParams, context:
+    QueryContext) -> CancelResult`` and ``lookup(params: P, context: SubmitContext) -> LookupResult``.
 
-    Both may raise ``NotSentError``, ``RejectedError``, ``ThrottledError``, ``NotReadyError`` or ``JobNotFoundError`` to say what happened;
-    any other exception makes a submit's outcome unknown and counts as an error of a query.
+    Both may raise ``NotSentError``, ``RejectedError``, ``ThrottledError``, ``NotReadyError`` or
+    ``JobNotFoundError`` to say what happened; any other exception makes a submit's outcome unknown and counts
+    as an error of a query.
     """
 
     #: Stable and unique, like ``"ocr:gitee"``; stored with every task.
@@ -47,7 +49,8 @@ class TaskHandler(ABC, Generic[P]):
     provider: str | None = None
     #: Name of the account used when the request names none.
     account: str = "default"
-    #: "idempotent" only where the vendor honours our idempotency key: a submit whose reply was lost is then sent again.
+    #: "idempotent" only where the vendor honours our idempotency key: a submit whose reply was lost is then
+    #: sent again.
     resubmit: Literal["never", "idempotent"] = "never"
     poll: PollPolicy = PollPolicy()
     #: The hard limit of a whole step.
@@ -60,17 +63,18 @@ class TaskHandler(ABC, Generic[P]):
     not_found_limit: int = 3
     #: Whether ``file://`` URLs to readable files are accepted.
     local_files: bool = False
-    #: When stored params are dropped: at SUCCEEDED or CANCELED, or as soon as the vendor has the job (then ``retry`` is impossible).
+    #: When stored params are dropped: at SUCCEEDED or CANCELED, or as soon as the vendor has the job (then
+    #: ``retry`` is impossible).
     keep_params: Literal["ended", "accepted"] = "ended"
     #: Written by a worker at its start where the store has no such limit yet.
     default_limits: tuple[Limit, ...] = ()
 
     def validate(self, params: P) -> None:  # optional: most handlers accept what their type accepts
-        """Refuse a request before anything is stored, by raising ``ValidationError``; called by the submitter."""
+        """Refuse a request before it is stored, by raising ``ValidationError``; called by the submitter."""
 
     @abstractmethod
     def submit(self, params: P, context: SubmitContext) -> SubmitResult | Awaitable[SubmitResult]:
-        """Create the job at the vendor; called at most once per generation unless ``resubmit`` is "idempotent"."""
+        """Create the job; called at most once per generation unless ``resubmit`` is "idempotent"."""
 
     @abstractmethod
     def query(self, params: QueryParams, context: QueryContext) -> QueryResult | Awaitable[QueryResult]:
@@ -112,8 +116,8 @@ class TaskHandler(ABC, Generic[P]):
 AnyHandler = TaskHandler[Any]
 
 
-def check_handler(handler: object) -> None:
-    """Refuse an object that is not a well-formed handler.
+def check_handler(handler: object) -> AnyHandler:
+    """Return ``handler``, or refuse an object that is not a well-formed handler.
 
     Raises:
         ConfigError: with the attribute that is wrong and how to write it.
@@ -124,7 +128,8 @@ def check_handler(handler: object) -> None:
         )
     if not isinstance(handler, TaskHandler):
         raise ConfigError(
-            f"expected a TaskHandler instance, found {handler!r}; derive its class from TaskHandler[YourRequest]"
+            f"expected a TaskHandler instance, found {handler!r}; "
+            "derive its class from TaskHandler[YourRequest]"
         )
     if not isinstance(getattr(handler, "key", None), str):
         raise ConfigError(f'{type(handler).__name__} has no key; write key = "vendor:operation" in the class')
@@ -144,16 +149,18 @@ def check_handler(handler: object) -> None:
     check_whole(handler.not_found_limit, f"{handler.key}: not_found_limit", 1, 1_000_000)
     if not isinstance(handler.poll, PollPolicy):
         raise ConfigError(f"{handler.key}: poll must be a PollPolicy, found {handler.poll!r}")
+    return handler
 
 
 def params_type_of(handler: type[AnyHandler] | AnyHandler) -> type:
     """Return the type of request that a handler (or handler class) accepts.
 
-    An explicit ``params_type`` wins; otherwise it is read from the generic declaration, through generic bases, mixins and any depth of
-    inheritance. There is no fallback to ``object``.
+    An explicit ``params_type`` wins; otherwise it is read from the generic declaration, through generic
+    bases, mixins and any depth of inheritance. There is no fallback to ``object``.
 
     Raises:
-        ConfigError: a raw ``TaskHandler``, an unbound type variable or a container; the message shows the override.
+        ConfigError: a raw ``TaskHandler``, an unbound type variable or a container; the message shows the
+            override.
     """
     cls = handler if isinstance(handler, type) else type(handler)
     explicit = getattr(handler, "params_type", None)
@@ -181,7 +188,7 @@ class _Bound:
 
 
 def _declared(cls: type) -> Any:
-    """Follow the generic bases of ``cls`` up to ``TaskHandler`` and return what ``P`` stands for (``None``: nothing said)."""
+    """Return what ``P`` stands for, found through the generic bases of ``cls``, or ``None``."""
     open_answer: Any = None
     queue = [_Bound(cls, {})]
     while queue:
@@ -202,7 +209,8 @@ def _declared(cls: type) -> Any:
 
 
 def _bases(cls: type) -> tuple[Any, ...]:
-    return cls.__dict__.get("__orig_bases__", cls.__bases__)
+    bases: tuple[Any, ...] = cls.__dict__.get("__orig_bases__", cls.__bases__)
+    return bases
 
 
 @frozen
@@ -224,6 +232,5 @@ def resolve(handler: object) -> Resolved:
     Raises:
         ConfigError: the handler or its declaration is wrong.
     """
-    check_handler(handler)
-    assert isinstance(handler, TaskHandler)  # noqa: S101  # narrows the type for the checker; check_handler has refused the rest
-    return Resolved(handler, params_type_of(handler))
+    checked = check_handler(handler)
+    return Resolved(checked, params_type_of(checked))

@@ -1,8 +1,9 @@
 """The life of a task: one table, and ``advance(task, event, now)`` that reads it.
 
-Everything here is pure: no I/O, no clock, no randomness, no policy and no handler. An event says what happened and carries the
-delays that a move needs; a ``Move`` says what the record becomes and what the store has to do about it. An event that the table
-does not list for a state changes nothing: ``advance`` returns ``None``.
+Everything here is pure: no I/O, no clock, no randomness, no policy and no handler. An event says what
+happened and carries the delays that a move needs; a ``Move`` says what the record becomes and what the store
+has to do about it. An event that the table does not list for a state changes nothing: ``advance`` returns
+``None``.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -106,7 +107,8 @@ class Canceled:
 class GateClose:
     """Shut the gate of the step's (provider, account, side).
 
-    Without a ``delay`` the store closes it for ``start`` times ``factor`` for each closing in a row, at most ``cap``.
+    Without a ``delay`` the store closes it for ``start`` times ``factor`` for each closing in a row, at most
+    ``cap``.
     """
 
     delay: timedelta | None = None
@@ -330,7 +332,7 @@ def advance(task: Task, event: Event, now: datetime) -> Move | None:
 
 
 def view(task: Task, now: datetime) -> Task:
-    """Return ``task`` as a reader should see it: a pending task past its deadline shows as timed out before the row follows."""
+    """Return ``task`` as readers see it: an overdue pending one has timed out, before its row says so."""
     if task.status is TaskStatus.PENDING_SUBMIT and not task.is_leased and _overdue_code(task, now):
         move = advance(task, Overdue(), now)
         if move is not None:
@@ -650,7 +652,11 @@ def _not_ready(task: Task, event: NotReady, now: datetime) -> Move:
 
 def _query_failed(task: Task, event: StepFailed, now: datetime) -> Move:
     errors = task.consecutive_errors + 1
-    counts = {"query_count": task.query_count + 1, "consecutive_errors": errors, "not_found_count": 0}
+    counts: dict[str, Any] = {
+        "query_count": task.query_count + 1,
+        "consecutive_errors": errors,
+        "not_found_count": 0,
+    }
     if event.cap is not None and errors >= event.cap:
         error = Failure("query_retries_exhausted", event.error.message, Phase.QUERY, retryable=True)
         return _end(
@@ -668,7 +674,7 @@ def _query_failed(task: Task, event: StepFailed, now: datetime) -> Move:
 
 def _not_found(task: Task, event: NotFound, now: datetime) -> Move:
     missing = task.not_found_count + 1
-    counts = {"query_count": task.query_count + 1, "not_found_count": missing}
+    counts: dict[str, Any] = {"query_count": task.query_count + 1, "not_found_count": missing}
     if missing >= task.traits.not_found_limit:
         error = Failure("job_lost", event.error.message, Phase.QUERY, retryable=False)
         return _end(task, TaskStatus.FAILED, Verdict.NOBODY, now, Job.GHOST, error=error, **counts)
@@ -866,7 +872,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         (_S.SUBMITTING,),
         Unknown,
-        "idempotent and no cancel flag: resubmit after backoff; else lookup after lookup_delay; else SUBMIT_UNKNOWN",
+        "idempotent and no cancel flag: resubmit after backoff; else lookup after lookup_delay; "
+        "else SUBMIT_UNKNOWN",
         _unknown,
     ),
     Rule((_S.SUBMITTING,), Overdue, "SUBMIT_UNKNOWN", _give_up_submit),
@@ -880,7 +887,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         (_S.LOOKUP,),
         Missed,
-        "stays, after lookup_delay; the second time PENDING_SUBMIT with the same key, with a cancel flag CANCELED",
+        "stays, after lookup_delay; the second time PENDING_SUBMIT with the same key, "
+        "with a cancel flag CANCELED",
         _missed,
     ),
     Rule((_S.LOOKUP,), StepFailed, "stays, after backoff", _lookup_failed),

@@ -1,7 +1,7 @@
 """What coatcheck talks about: tasks, options, results, contexts and limits, as frozen attrs classes.
 
-Only data and its validation live here: nothing in this module does I/O, decides a move of the life cycle or knows a vendor.
-Instants are aware UTC datetimes and end in ``_at``; durations are timedeltas.
+Only data and its validation live here: nothing in this module does I/O, decides a move of the life cycle or
+knows a vendor. Instants are aware UTC datetimes and end in ``_at``; durations are timedeltas.
 """
 
 import copy
@@ -17,7 +17,7 @@ from attrs import field, frozen
 
 from coatcheck.errors import HandlerError, UnknownNameError, ValidationError
 
-#: The longest duration that any option takes; larger ones are refused because they are always a slip of the unit.
+#: The longest duration that any option takes; larger ones are refused: they are always a slip of the unit.
 LONGEST = timedelta(days=3650)
 
 EMPTY: Mapping[str, Any] = MappingProxyType({})
@@ -220,8 +220,8 @@ class Failure:
 class QueryParams:
     """All that a later query needs: the vendor's id for the job, and whatever else the handler wants back.
 
-    ``QueryParams("job-1", region="cn-beijing")``; provider params are JSON values (text, numbers, booleans, None, lists, dicts)
-    and may not hold secrets.
+    ``QueryParams("job-1", region="cn-beijing")``; provider params are JSON values (text, numbers, booleans,
+    None, lists, dicts) and may not hold secrets.
 
     Raises:
         HandlerError: when the external task id is not a text or is blank.
@@ -237,7 +237,7 @@ class QueryParams:
                 "read the vendor's id for the job from its reply",
                 "no_external_task_id",
             )
-        self.__attrs_init__(external_task_id, MappingProxyType(provider_params))  # type: ignore[attr-defined]  # made by attrs
+        self.__attrs_init__(external_task_id, MappingProxyType(provider_params))
 
     def __getitem__(self, name: str) -> Any:
         """Return one provider param; a missing one is a ``KeyError``."""
@@ -264,6 +264,10 @@ def _progress(value: float | None) -> float | None:
     return float(value)
 
 
+def _resources(pairs: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    return tuple(pairs)
+
+
 @frozen(kw_only=True)
 class _Answer:
     """What submit and query results have in common."""
@@ -277,7 +281,7 @@ class _Answer:
     #: Unit → whole number, for accounting.
     usage: Mapping[str, int] | None = field(default=None, converter=_usage)
     #: ``(kind, id)`` pairs that the vendor handed out.
-    resources: tuple[tuple[str, str], ...] = field(default=(), converter=tuple)
+    resources: tuple[tuple[str, str], ...] = field(default=(), converter=_resources)
     #: How long the vendor keeps the result.
     expires_after: timedelta | None = None
     #: The earliest next query that the vendor asked for.
@@ -415,7 +419,7 @@ class QueryResult(_Answer):
         cls,
         code: str,
         message: str,
-        retryable: bool = False,  # noqa: FBT001, FBT002  # the order that design.md gives to (code, message, retryable)
+        retryable: bool = False,  # noqa: FBT001, FBT002  # reads well in order: code, message, retryable
         *,
         usage: Mapping[str, int] | None = None,
         provider_status: str | None = None,
@@ -503,7 +507,7 @@ class SubmitContext:
     now: datetime
     metadata: Mapping[str, Any] = EMPTY
     account: Account
-    #: Performs calls (a ``coatcheck.transport.Transport``); typed loosely because models stand below transports.
+    #: Performs calls (a ``coatcheck.transport.Transport``); typed loosely: models stand below transports.
     transport: Any = field(default=None, repr=False)
 
 
@@ -535,13 +539,14 @@ class HandlerTraits:
     lookup_delay: timedelta = timedelta(seconds=120)
     max_job_time: timedelta = timedelta(hours=1)
     not_found_limit: int = 3
-    #: Until when the request's params are kept: till the task ends SUCCEEDED or CANCELED, or only until the vendor has a job.
+    #: Until when the request's params are kept: till the task ends SUCCEEDED or CANCELED, or only until the
+    #: vendor has a job.
     keep_params: Literal["ended", "accepted"] = "ended"
 
 
 @frozen(kw_only=True)
 class SubmitOptions:
-    """How one task is to be run; every field has a default and bad values are refused when the object is made.
+    """How one task is to be run. Every field has a default; bad values are refused when this is made.
 
     Raises:
         ValidationError: a value is out of its range or of the wrong type.
@@ -624,7 +629,8 @@ class Rate:
     """At most ``count`` permits in any window of length ``per``, by the store's clock.
 
     Raises:
-        ValidationError: ``count`` is not a whole number from 1 to 1,000,000 or ``per`` is not a positive timedelta.
+        ValidationError: ``count`` is not a whole number from 1 to 1,000,000 or ``per`` is not a positive
+            timedelta.
     """
 
     count: int
@@ -643,8 +649,9 @@ ANY = "*"
 class Limit:
     """One limit of a namespace: a rate, or a number of live jobs.
 
-    A rate is for a ``provider``, an ``account`` or both, and for one ``side``. Live jobs (``live``) are for an ``account`` or a
-    ``tenant``. ``"*"`` is the default for names without a limit of their own. ``rate=None`` and ``live=None`` lift the limit.
+    A rate is for a ``provider``, an ``account`` or both, and for one ``side``. Live jobs (``live``) are for
+    an ``account`` or a ``tenant``. ``"*"`` is the default for names without a limit of their own.
+    ``rate=None`` and ``live=None`` lift the limit.
 
     Raises:
         ValidationError: the combination has no meaning.
@@ -683,8 +690,8 @@ class Limit:
             or (self.account is None) == (self.tenant is None)
         ):
             raise ValidationError(
-                "live jobs are limited for one account or one tenant, a rate needs side='submit' or side='query': "
-                f"found {self!r}",
+                "live jobs are limited for one account or one tenant, a rate needs side='submit' or "
+                f"side='query': found {self!r}",
                 "limit",
             )
 
@@ -723,7 +730,7 @@ class Task:
     status: TaskStatus
     #: Rises at each commit.
     version: int = 0
-    #: Which life of the task this is; ``retry``, ``resume``, ``resolve`` and an accepted receipt start a new one.
+    #: Which life of the task this is; retry, resume, resolve and an accepted receipt start a new one.
     generation: int = 1
     verdict: Verdict | None = None
     handler_key: str
@@ -787,7 +794,7 @@ class Task:
         return self.query_params.external_task_id if self.query_params else None
 
     def evolve(self, **changes: Any) -> "Task":
-        """Return a copy with some fields changed (``attrs.evolve`` without its cost: this runs at every step)."""
+        """Return a copy with some fields changed; cheaper than ``attrs.evolve``: this runs at each step."""
         clone = object.__new__(type(self))
         clone.__dict__.update(self.__dict__, **changes)
         return clone

@@ -1,4 +1,8 @@
-"""When to query next and how long to back off: pure functions of counts, of what the vendor asked for and of one random draw."""
+"""When to query next and how long to back off.
+
+Pure functions of counts, of what the vendor asked for and of one random draw; no clock and no random source
+live here.
+"""
 
 from datetime import timedelta
 
@@ -21,7 +25,8 @@ class PollPolicy:
         step: added to the interval at each further query.
         factor: multiplies the interval at each further query.
         cap: the longest interval.
-        error_start: the delay after a first error, and of a gate that the vendor closed without naming a delay.
+        error_start: the delay after a first error, and of a gate that the vendor closed without naming a
+            delay.
         error_factor: multiplies that delay at each further error in a row.
         error_cap: the longest delay after errors.
         max_errors: consecutive query errors that fail the task; ``None`` (default) leaves it to the deadline.
@@ -68,7 +73,10 @@ class PollPolicy:
 
     @classmethod
     def ramp(cls, *, max_errors: int | None = None, jitter: float = 0.1) -> "PollPolicy":
-        """For slow jobs: first look after 60 s, then 30 s growing by 10 s to 60 s; after errors 2, 4, 8, at most 15 min."""
+        """For slow jobs: first look after 60 s, then 30 s growing by 10 s to 60 s.
+
+        After errors 2 s, doubling to 15 min.
+        """
         return cls(
             first=timedelta(seconds=60),
             start=timedelta(seconds=30),

@@ -1,8 +1,9 @@
 """What a store is: the verbs, and the values that go in and out of them.
 
-A store keeps tasks, hands out leases and enforces limits. It never decides a move of the life cycle, except that a claim for submit
-makes a task SUBMITTING; it writes what ``lifecycle.advance`` decided. The hot columns (``Row``) are the store's own; record, params
-and result are opaque bytes to it. Every verb is atomic, takes many tasks at once and may be called from any thread.
+A store keeps tasks, hands out leases and enforces limits. It never decides a move of the life cycle, except
+that a claim for submit makes a task SUBMITTING; it writes what ``lifecycle.advance`` decided. The hot columns
+(``Row``) are the store's own; record, params and result are opaque bytes to it. Every verb is atomic, takes
+many tasks at once and may be called from any thread.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -81,7 +82,10 @@ class Stored:
 
 @frozen(kw_only=True)
 class NewTask:
-    """A task to be added. ``delay`` and ``run_at`` exclude each other; instants are computed by the store's clock."""
+    """A task to be added; instants are computed by the store's clock.
+
+    ``delay`` and ``run_at`` exclude each other.
+    """
 
     id: str
     format: int
@@ -133,7 +137,8 @@ class Room:
     per_provider: Mapping[str, int] = field(factory=dict)
     #: Free places of every other provider.
     default: int = 1_000_000
-    #: The worker holds nothing at all, so it may be given one suspect (a task that killed two workers), alone.
+    #: The worker holds nothing at all, so it may be given one suspect (a task that killed two workers),
+    #: alone.
     is_idle: bool = False
 
     def of(self, provider: str) -> int:
@@ -176,8 +181,8 @@ class Batch:
 class Transition:
     """A decided move, ready to be written.
 
-    Leased ones carry the lease's token as ``key``; unleased ones (``is_leased`` false) carry a random key and the version and status
-    that they expect. The key makes a repeat recognisable.
+    Leased ones carry the lease's token as ``key``; unleased ones (``is_leased`` false) carry a random key and
+    the version and status that they expect. The key makes a repeat recognisable.
     """
 
     task_id: str
@@ -198,7 +203,8 @@ class Transition:
     #: ``None`` keeps what is there.
     result: bytes | None = field(default=None, repr=False)
     drop_params: bool = False
-    #: The side whose gate the step's answer is about; a step that closes no gate ends that gate's row of closings.
+    #: The side whose gate the step's answer is about; a step that closes no gate ends that gate's row of
+    #: closings.
     side: Side | None = None
     gate: GateClose | None = None
     restart: bool = False
@@ -297,7 +303,10 @@ class Explanation:
 
 @runtime_checkable
 class Store(Protocol):
-    """The verbs. A call that raises ``StoreUnavailableError`` may have run or not; each docstring says what a repeat does."""
+    """The verbs.
+
+    A call that raises ``StoreUnavailableError`` may have run or not; each docstring says what a repeat does.
+    """
 
     #: What kind of store this is, for messages: "sqlite", "redis", ….
     kind: str
@@ -314,19 +323,23 @@ class Store(Protocol):
     def add(self, tasks: Sequence[NewTask]) -> Sequence[Added]:
         """Store new tasks, PENDING_SUBMIT and due at their scheduled time; one answer per task, in order.
 
-        Dedupe is checked here: the scope is (namespace, tenant, key); of two tasks with one key in the same call the first wins.
-        Repeatable: the same ids are stored once.
+        Dedupe is checked here: the scope is (namespace, tenant, key); of two tasks with one key in the same
+        call the first wins. Repeatable: the same ids are stored once.
 
         Raises:
             StoreFullError: no room; nothing was stored.
-            StoreConfigError: postings or events were given to a store without that capability; nothing was stored.
+            StoreConfigError: postings or events were given to a store without that capability; nothing was
+                stored.
         """
         ...
 
     def get(
         self, ids: Sequence[str], *, tenant: str | None = None, payloads: bool = False
     ) -> Sequence[Stored | None]:
-        """Return the tasks with these ids, ``None`` for a missing one or, with ``tenant``, for another tenant's. Repeatable."""
+        """Return the tasks with these ids.
+
+        ``None`` stands for a missing one or, with ``tenant``, for another tenant's. Repeatable.
+        """
         ...
 
     def list(self, where: Filter, *, limit: int = 100, cursor: str | None = None) -> Page:
@@ -347,11 +360,12 @@ class Store(Protocol):
     ) -> Batch:
         """Lease what is due to ``worker_id`` and say when to come back.
 
-        ``submit`` takes a slot, a submit permit and an open submit gate and makes the task SUBMITTING with job LIVE; ``resubmit`` takes
-        a submit permit and gate but no slot; ``query``, ``lookup`` and ``cancel`` take a query permit and gate. ``expire``, ``recover``
-        and ``cancel`` of a PENDING_SUBMIT task need no handler, room or permit. A queryable task whose cancel flag is REQUESTED is handed
-        out as ``cancel`` instead of ``query``. Half of the room goes to the query side, half to
-        submissions; what one leaves the other takes.
+        ``submit`` takes a slot, a submit permit and an open submit gate and makes the task SUBMITTING with
+        job LIVE; ``resubmit`` takes a submit permit and gate but no slot; ``query``, ``lookup`` and
+        ``cancel`` take a query permit and gate. ``expire``, ``recover`` and ``cancel`` of a PENDING_SUBMIT
+        task need no handler, room or permit. A queryable task whose cancel flag is REQUESTED is handed out as
+        ``cancel`` instead of ``query``. Half of the room goes to the query side, half to submissions; what
+        one leaves the other takes.
 
         Args:
             worker_id: who claims.
@@ -361,35 +375,46 @@ class Store(Protocol):
             room: free places.
             lease: how long the claim lasts without renewal.
             skip: accounts to leave out.
-            only: claim only these tasks, due or not, if they are queryable, free and allowed by permits and gates.
+            only: claim only these tasks, due or not, if they are queryable, free and allowed by permits and
+                gates.
         """
         ...
 
     def commit(self, transitions: Sequence[Transition]) -> Sequence[Committed]:
         """Write moves, one atomic write per task; one answer per transition, in order. A repeat answers DONE.
 
-        A leased one is refused when the row's token has changed, never because time passed; an unleased one while the row carries a
-        token or is not in the expected version and status.
+        A leased one is refused when the row's token has changed, never because time passed; an unleased one
+        while the row carries a token or is not in the expected version and status.
         """
         ...
 
     def renew(self, leases: Sequence[tuple[str, str]], lease: timedelta) -> Sequence[bool]:
-        """Extend leases given as (task id, token) from now; ``False`` where the token has changed. Repeatable."""
+        """Extend leases, given as (task id, token), from now.
+
+        ``False`` where the token has changed. Repeatable.
+        """
         ...
 
     def request_cancel(self, ids: Sequence[str], *, tenant: str | None = None) -> Sequence[bool]:
-        """Set the cancel flag of tasks that have not ended and make them due now (a lookup excepted); no version changes.
+        """Set the cancel flag of tasks that have not ended and make them due now (a lookup excepted).
 
-        ``False`` for ended and missing ones. A leased task is made due by its step's commit. Repeatable.
+        No version changes. ``False`` for ended and missing ones. A leased task is made due by its step's
+        commit. Repeatable.
         """
         ...
 
     def make_due(self, ids: Sequence[str], *, redrive: bool = False) -> Sequence[bool]:
-        """Make waiting tasks due now; on a leased one its commit does so. ``redrive`` also frees quarantined ones. Repeatable."""
+        """Make waiting tasks due now; on a leased one its commit does so.
+
+        ``redrive`` also frees quarantined ones. Repeatable.
+        """
         ...
 
     def prune(self, older_than: Mapping[TaskStatus, timedelta], *, limit: int = 1000) -> int:
-        """Delete at most ``limit`` ended tasks that ended that long ago; rows that hold a slot stay. Repeatable until it returns 0."""
+        """Delete at most ``limit`` ended tasks that ended that long ago; rows that hold a slot stay.
+
+        Repeatable, until it returns 0.
+        """
         ...
 
     def stats(self) -> Stats:
@@ -401,11 +426,17 @@ class Store(Protocol):
         ...
 
     def set_limit(self, limits: Sequence[Limit], *, only_missing: bool = False) -> None:
-        """Set limits, live; ``only_missing`` leaves those that the store already has for the same subject. Repeatable."""
+        """Set limits, live.
+
+        ``only_missing`` leaves those that the store already has for the same subject. Repeatable.
+        """
         ...
 
     def pause(self, kind: str, name: str, *, by: str, reason: str) -> None:
-        """Stop submits of a provider, account or tenant; queries go on. Repeatable: the newest reason stays."""
+        """Stop submits of a provider, account or tenant; queries go on.
+
+        Repeatable: the newest reason stays.
+        """
         ...
 
     def unpause(self, kind: str, name: str) -> bool:
@@ -413,7 +444,7 @@ class Store(Protocol):
         ...
 
     def wait_for_work(self, mark: int, timeout: timedelta) -> bool:
-        """Block until something may be due that the claim with this ``mark`` did not see, or until ``timeout``."""
+        """Block until something may be due that the claim with this ``mark`` did not see, or ``timeout``."""
         ...
 
     def wait_for_change(self, task_id: str, version: int, timeout: timedelta) -> bool:
