@@ -1,0 +1,179 @@
+"""Where credentials come from: the environment, files and functions, looked up at each call.
+
+An account is a name with one or more parts (``secret``, ``access_key``, …). Only the name is ever stored;
+nothing here keeps, prints or logs a value, so a rotated secret reaches running tasks at their next call and
+another account's secret is never tried instead.
+"""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from coatcheck.config import config_errors
+from coatcheck.errors import ConfigError, UnknownNameError
+from coatcheck.model import Account, check_name
+
+#: What the environment variable of an account begins with.
+PREFIX = "COATCHECK_ACCOUNT_"
+#: The account of handlers and requests that name none; it always exists, though it may have no parts.
+DEFAULT = "default"
+
+#: Where one part comes from: ``"env:VARIABLE"``, ``"file:/absolute/path"``, or a function that returns it.
+Source = str | Callable[[], str]
+
+_ENVIRONMENT_NAME = re.compile(r"[a-z0-9]+(_[a-z0-9]+)*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class Accounts:
+    """All accounts that this process can use.
+
+    A part is looked up in this order: the environment variable ``COATCHECK_ACCOUNT_<NAME>__<PART>`` (for the
+    part ``secret`` also ``COATCHECK_ACCOUNT_<NAME>``), then the table. The variable's name is the account's
+    in upper case; accounts whose names hold anything but lower-case letters, digits and single underscores
+    are found in the table only, so that two accounts never share a variable. Safe to use from any thread and
+    after fork.
+
+    Args:
+        table: account name to part name to source; a secret store of another maker is reached through
+            a function as source.
+        environ: the environment; the process's own by default, read at each call.
+
+    Raises:
+        ConfigError: a source is neither ``env:``, ``file:`` nor a function; above all when it is the secret
+            itself.
+    """
+
+    def __init__(
+        self,
+        table: Mapping[str, Mapping[str, Source]] | None = None,
+        *,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self._environ: Mapping[str, str] = os.environ if environ is None else environ
+        self._table: dict[str, dict[str, Source]] = {}
+        for name, parts in (table or {}).items():
+            with config_errors("accounts"):
+                check_name(name, "an account's name")
+            if not isinstance(parts, Mapping):
+                # The value is not shown: it may well be the secret.
+                raise ConfigError(
+                    f'account {name!r} must be a table of parts, like secret = "env:VARIABLE"; '
+                    f"found a {type(parts).__name__}"
+                )
+            self._table[name] = {part: _checked(name, part, source) for part, source in parts.items()}
+
+    def __repr__(self) -> str:
+        return f"<Accounts {', '.join(self.names) or 'none'}>"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that are known now, sorted; those of the environment in lower case."""
+        found = set(self._table) | {
+            variable.removeprefix(PREFIX).partition("__")[0].lower()
+            for variable, value in self._environ.items()
+            if variable.startswith(PREFIX) and value
+        }
+        return tuple(sorted(found))
+
+    def get(self, name: str) -> Account:
+        """Return an account whose parts are looked up when they are asked for.
+
+        Raises:
+            UnknownNameError: of kind "account", when nothing is configured under this name;
+                ``Account.secret`` raises the same when a part is missing or cannot be read.
+        """
+        if name != DEFAULT and name not in self.names:
+            raise UnknownNameError.of("account", name, self.names, _fix(name, "secret"))
+        return Account(name, lambda part: self._lookup(name, part))
+
+    def _lookup(self, name: str, part: str) -> str:
+        for variable in _variables(name, part):
+            value = self._environ.get(variable)
+            if value:
+                return value
+        source = self._table.get(name, {}).get(part)
+        if source is None:
+            parts = tuple(sorted(self._table.get(name, ())))
+            listed = f" (parts: {', '.join(parts)})" if parts else ""
+            raise UnknownNameError(
+                f"account {name!r} has no {part!r} here{listed}. {_fix(name, part)}",
+                "account",
+                name,
+                self.names,
+            )
+        try:
+            value = self._read(source)
+        except (OSError, UnicodeDecodeError) as error:
+            # An OSError names the path, never the content; a decoding error would show the content, so only
+            # its class is told.
+            reason = f"{error.strerror}" if isinstance(error, OSError) else "it is not text"
+            raise UnknownNameError(
+                f"account {name!r}: {part!r} cannot be read from {source}: {reason}",
+                "account",
+                name,
+                self.names,
+            ) from None
+        if not isinstance(value, str) or not value:
+            where = source if isinstance(source, str) else "its function"
+            raise UnknownNameError(
+                f"account {name!r}: {part!r} comes from {where}, which is not set or blank here; set it",
+                "account",
+                name,
+                self.names,
+            )
+        return value
+
+    def _read(self, source: Source) -> str | None:
+        if not isinstance(source, str):
+            return source()
+        kind, _, place = source.partition(":")
+        if kind == "env":
+            return self._environ.get(place)
+        return Path(place).expanduser().read_text("utf-8").strip()
+
+
+def _variables(name: str, part: str) -> tuple[str, ...]:
+    """Return the variables that may hold a part; none where two names could meet in one variable."""
+    if not _ENVIRONMENT_NAME.fullmatch(name):
+        return ()
+    full = f"{PREFIX}{name}__{part}".upper()
+    return (full, f"{PREFIX}{name}".upper()) if part == "secret" else (full,)
+
+
+def _fix(name: str, part: str) -> str:
+    variables = _variables(name, part)
+    in_file = f'[accounts.{_key(name)}] {part} = "env:VARIABLE" (or "file:/path")'
+    return (
+        f"Set {variables[-1]}, or write {in_file} in coatcheck.toml"
+        if variables
+        else f"Write {in_file} in coatcheck.toml"
+    )
+
+
+def _key(name: str) -> str:
+    """Return ``name`` as TOML wants it in a table's heading."""
+    return (
+        name
+        if re.fullmatch(r"[A-Za-z0-9_-]+", name)
+        else '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    )
+
+
+def _checked(name: str, part: str, source: object) -> Source:
+    """Refuse whatever is not a source; a value that may be the secret itself is not shown."""
+    where = f"account {name!r}: {part!r}"
+    if callable(source):
+        return source
+    if isinstance(source, str):
+        kind, _, place = source.partition(":")
+        if kind == "env" and _VARIABLE.fullmatch(place):
+            return source
+        if kind == "file" and Path(place).expanduser().is_absolute():
+            return source
+    # The value is not shown in any of these: it may well be the secret.
+    raise ConfigError(
+        f"{where} must say where the value is, as env:VARIABLE, file:/absolute/path or file:~/path; found a "
+        f"{type(source).__name__} that says nothing of the kind (secrets do not belong in configuration)"
+    )
