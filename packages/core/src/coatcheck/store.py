@@ -247,6 +247,8 @@ class Filter:
     handler_key: str | None = None
     provider_key: str | None = None
     account: str | None = None
+    #: The task that holds this dedupe key; give the tenant too, because keys belong to tenants.
+    dedupe_key: str | None = None
     #: Only quarantined tasks.
     quarantined: bool = False
 
