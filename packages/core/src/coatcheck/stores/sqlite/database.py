@@ -1,0 +1,206 @@
+"""Connections to one SQLite file: opening, transactions, forks, and what SQLite's errors mean to a caller.
+
+A writer begins immediate, so that it waits for its turn instead of being refused half way; readers see snapshots of the log and wait
+for nobody. A connection never crosses a fork: the child opens its own.
+"""
+
+import os
+import sqlite3
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from coatcheck.errors import StoreConfigError, StoreError, StoreFullError, StoreUnavailableError
+from coatcheck.stores.sqlite import schema
+
+#: How long a writer waits for other processes before it gives up.
+BUSY_SECONDS = 60.0
+
+MEMORY = ":memory:"
+
+#: Connections that a child inherited: never used, never closed, since closing would disturb the parent's.
+_inherited: list[sqlite3.Connection] = []
+_open: "weakref.WeakSet[Database]" = weakref.WeakSet()
+
+
+class Database:
+    """One file (or memory) as one namespace sees it."""
+
+    def __init__(self, path: str, prefix: str) -> None:
+        self.path = path
+        self.is_memory = path == MEMORY
+        self._prefix = prefix
+        self._statements: dict[str, str] = {}
+        self._closed = False
+        self._pid = os.getpid()
+        self._connections: list[sqlite3.Connection] = []
+        self._make_locks()
+        self._prepare_folder()
+        with translated(self.path):
+            self._open_connections()
+        _open.add(self)
+
+    def _make_locks(self) -> None:
+        self._write_lock = threading.RLock()
+        self._read_lock = self._write_lock if self.is_memory else threading.RLock()
+        self._watch_lock = self._write_lock if self.is_memory else threading.RLock()
+
+    def _prepare_folder(self) -> None:
+        if self.is_memory:
+            return
+        folder = Path(self.path).parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreConfigError(
+                f"expected a folder for the store that can be written, found {folder}: {error.strerror}; "
+                "choose another path or change its permissions",
+                self.path,
+            ) from error
+
+    def _open_connections(self) -> None:
+        self._writer = self._connect()
+        if self.is_memory:
+            self._reader = self._watcher = self._writer
+        else:
+            self._writer.execute("PRAGMA journal_mode = WAL")
+            self._reader = self._connect()
+            self._watcher = self._connect()
+        self._writer.execute("PRAGMA synchronous = NORMAL")
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self.path,
+            timeout=BUSY_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=256,
+        )
+        self._connections.append(connection)
+        return connection
+
+    def create(self) -> None:
+        """Create what is missing of the tables."""
+        with self.write() as cursor:
+            cursor.execute(schema.SHARED)
+            for statement in schema.TABLES.split(";\n"):
+                if statement.strip():
+                    cursor.execute(self.sql(statement))
+
+    def sql(self, text: str) -> str:
+        """Return a statement with the namespace's prefix in the place of ``@``."""
+        found = self._statements.get(text)
+        if found is None:
+            found = self._statements[text] = text.replace("@", self._prefix)
+        return found
+
+    @contextmanager
+    def write(self) -> Iterator[sqlite3.Cursor]:
+        """Hold the only write transaction of the file."""
+        with self._write_lock, translated(self.path):
+            self._check_open()
+            cursor = self._writer.cursor()
+            cursor.execute("BEGIN IMMEDIATE")
+            try:
+                yield cursor
+                cursor.execute("COMMIT")
+            except BaseException:
+                if self._writer.in_transaction:
+                    cursor.execute("ROLLBACK")
+                raise
+            finally:
+                cursor.close()
+
+    @contextmanager
+    def read(self) -> Iterator[sqlite3.Cursor]:
+        """Read a snapshot."""
+        with self._read_lock, translated(self.path):
+            self._check_open()
+            cursor = self._reader.cursor()
+            if not self.is_memory:
+                cursor.execute("BEGIN")
+            try:
+                yield cursor
+            finally:
+                if not self.is_memory and self._reader.in_transaction:
+                    cursor.execute("COMMIT")
+                cursor.close()
+
+    def change_mark(self) -> int:
+        """Return a number that changes when another connection has written to the file; cheap."""
+        with self._watch_lock, translated(self.path):
+            self._check_open()
+            (mark,) = self._watcher.execute("PRAGMA data_version").fetchone()
+            return int(mark)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreUnavailableError(f"the store {self.path} is closed; open a new one")
+        if self._pid != os.getpid():
+            raise StoreUnavailableError(
+                "a memory store belongs to the process that made it, found a call after a fork; "
+                "use a SQLite file or Redis to share tasks between processes"
+            )
+
+    def close(self) -> None:
+        """Close the connections of this process."""
+        with self._write_lock, self._read_lock, self._watch_lock:
+            self._closed = True
+            if self._pid == os.getpid():
+                for connection in self._connections:
+                    connection.close()
+            self._connections.clear()
+            _open.discard(self)
+
+    def after_fork(self) -> None:
+        """Start anew in a child process."""
+        self._make_locks()
+        if self._closed:
+            return
+        _inherited.extend(self._connections)
+        if not self.is_memory:
+            self._connections = []
+            self._pid = os.getpid()
+            with translated(self.path):
+                self._open_connections()
+
+
+def _reopen_all() -> None:
+    for database in list(_open):
+        database.after_fork()
+
+
+os.register_at_fork(after_in_child=_reopen_all)
+
+
+@contextmanager
+def translated(path: str) -> Iterator[None]:
+    """Turn SQLite's errors into ours."""
+    try:
+        yield
+    except (sqlite3.OperationalError, sqlite3.ProgrammingError, sqlite3.NotSupportedError) as error:
+        raise _meaning(error, path) from error
+    except sqlite3.DatabaseError as error:
+        if type(error) is not sqlite3.DatabaseError:
+            raise
+        raise StoreConfigError(
+            f"expected a SQLite file at {path}, found something else ({error}); choose another path", path
+        ) from error
+
+
+def _meaning(error: sqlite3.Error, path: str) -> StoreError | sqlite3.Error:
+    text = str(error)
+    name = getattr(error, "sqlite_errorname", "") or ""
+    if name.startswith("SQLITE_FULL"):
+        return StoreFullError(f"the disk under {path} is full; nothing was stored, make room and try again")
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return StoreUnavailableError(f"{path} was held by another writer for {BUSY_SECONDS:.0f} s; try again")
+    if name.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM")):
+        return StoreError(
+            f"expected a file that can be written at {path}, found: {text}; change the path or its permissions"
+        )
+    if name.startswith("SQLITE_IOERR") or "closed" in text:
+        return StoreUnavailableError(f"{path} cannot be used: {text}")
+    return error
