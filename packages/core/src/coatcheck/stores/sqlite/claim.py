@@ -1,7 +1,7 @@
 """One claim: urgent rows for anybody, wakes, then half of the room for queries and half for submits.
 
-Everything is read, decided and written inside one transaction. Rows are taken from lanes through a heap, so that neither the backlog nor
-the lanes that cannot move cost anything.
+Everything is read, decided and written inside one transaction. Rows are taken from lanes through a heap, so
+that neither the backlog nor the lanes that cannot move cost anything.
 """
 
 import heapq
@@ -186,17 +186,16 @@ class Claim:
             unit.one("SELECT MIN(due_at) FROM @tasks WHERE suspect = 1 AND due_at > ?", unit.now),
             self._suspect_at,
         ]
-        for side in (RESUBMIT, QUERY):
-            for handler in self._handlers:
-                times.append(
-                    unit.one(
-                        "SELECT MIN(key1) FROM @lanes WHERE side = ? AND handler = ? AND is_ready = 1 "
-                        "AND key1 > ?",
-                        side,
-                        handler,
-                        unit.now,
-                    )
-                )
+        times += (
+            unit.one(
+                "SELECT MIN(key1) FROM @lanes WHERE side = ? AND handler = ? AND is_ready = 1 AND key1 > ?",
+                side,
+                handler,
+                unit.now,
+            )
+            for side in (RESUBMIT, QUERY)
+            for handler in self._handlers
+        )
         known = [at for at in times if at is not None]
         return max(min(known), unit.now) if known else None
 
@@ -214,7 +213,7 @@ class Claim:
         return found
 
     def _rows(self, where: str, *values: object) -> list[tuple[Hot, tuple[bytes]]]:
-        text = f"SELECT {COLUMNS}, record FROM @tasks WHERE {where}"  # noqa: S608  # fixed texts of this module
+        text = f"SELECT {COLUMNS}, record FROM @tasks WHERE {where}"  # noqa: S608  # fixed texts
         return [split(row) for row in self.unit.all(text, *values)]
 
     def _take(self, kind: Kind, hot: Hot, record: bytes) -> None:
@@ -301,7 +300,10 @@ class Claim:
     # Lanes.
 
     def _query_share(self, places: int) -> int:
-        """Return how many places the query side gets first; an odd one goes to the side whose head waited longer."""
+        """Return how many places the query side gets first.
+
+        An odd one goes to the side whose head waited longer.
+        """
         half, odd = divmod(places, 2)
         if not odd:
             return half
@@ -453,7 +455,10 @@ class Claim:
 
 
 def _is_overdue(hot: Hot, now: int) -> bool:
-    """Whether a row is past the time for a vendor call that it waits for; queryable ones get their last query."""
+    """Whether a row is past the time for a vendor call that it waits for.
+
+    Queryable ones get their last query.
+    """
     if hot.status == _PENDING:
         return hot.submit_deadline_at <= now
     return hot.status == _SUBMITTING and hot.deadline_at <= now

@@ -1,7 +1,7 @@
 """The store's clock: a wall time that was read once, carried on by a monotonic clock that counts sleep.
 
-A wall clock that jumps moves nothing. The anchor is kept in the file, so that every process counts from the same one; after a reboot a
-new anchor is taken.
+A wall clock that jumps moves nothing. The anchor is kept in the file, so that every process counts from the
+same one; after a reboot a new anchor is taken.
 """
 
 import subprocess

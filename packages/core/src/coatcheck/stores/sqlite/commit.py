@@ -1,4 +1,4 @@
-"""Writing decided moves: the checks that fence off late writers, the columns that follow from a move, and what it frees.
+"""Writing decided moves: the checks that fence off late writers, the columns that follow, what is freed.
 
 Transitions are written in one transaction; if one row cannot be written, the others are written without it.
 """
@@ -217,7 +217,8 @@ class Commit:
                 self._gates[gate] = None
             return
         until, streak = known or (0, 0)
-        # Answers to calls that were under way when the gate closed are the same closing, not another one in a row.
+        # Answers to calls that were under way when the gate closed are the same closing, not another one in a
+        # row.
         if until <= unit.now:
             streak += 1
         if closing.delay is not None:

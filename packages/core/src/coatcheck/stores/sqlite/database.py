@@ -1,7 +1,7 @@
 """Connections to one SQLite file: opening, transactions, forks, and what SQLite's errors mean to a caller.
 
-A writer begins immediate, so that it waits for its turn instead of being refused half way; readers see snapshots of the log and wait
-for nobody. A connection never crosses a fork: the child opens its own.
+A writer begins immediate, so that it waits for its turn instead of being refused half way; readers see
+snapshots of the log and wait for nobody. A connection never crosses a fork: the child opens its own.
 """
 
 import os
@@ -199,7 +199,8 @@ def _meaning(error: sqlite3.Error, path: str) -> StoreError | sqlite3.Error:
         return StoreUnavailableError(f"{path} was held by another writer for {BUSY_SECONDS:.0f} s; try again")
     if name.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM")):
         return StoreError(
-            f"expected a file that can be written at {path}, found: {text}; change the path or its permissions"
+            f"expected a file that can be written at {path}, found: {text}; "
+            "change the path or its permissions"
         )
     if name.startswith("SQLITE_IOERR") or "closed" in text:
         return StoreUnavailableError(f"{path} cannot be used: {text}")

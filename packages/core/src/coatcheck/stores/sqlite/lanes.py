@@ -1,7 +1,8 @@
 """Lanes: who waits where, which lane is ready, which is blocked by what, and whose turn it is.
 
-A lane is in one place: ready, or blocked by one resource; an empty one is deleted. A wake is pending for a resource as long as it may
-have room while a lane is blocked on it, so no lane is forgotten when the lane before it turns out blocked by something else.
+A lane is in one place: ready, or blocked by one resource; an empty one is deleted. A wake is pending for a
+resource as long as it may have room while a lane is blocked on it, so no lane is forgotten when the lane
+before it turns out blocked by something else.
 """
 
 from collections.abc import Iterable
@@ -38,7 +39,10 @@ class Lanes:
         self._touched: dict[int, bool] = {}
 
     def place(self, hot: Hot) -> None:
-        """Decide where a row without a living lease waits, from its status, due time and deaths; the caller writes the columns."""
+        """Decide where a row without a living lease waits, from its status, due time and deaths.
+
+        The caller writes the columns.
+        """
         self.leave(hot)
         now = self._unit.now
         if hot.status in _ENDS:
@@ -126,7 +130,10 @@ class Lanes:
     # Turns.
 
     def make_ready(self, lane: int) -> None:
-        """Let a lane be claimed from; a tenant that was not waiting starts at the smallest turn of those that are."""
+        """Let a lane be claimed from.
+
+        A tenant that was not waiting starts at the smallest turn of those that are.
+        """
         unit = self._unit
         side, tenant = unit.run("SELECT side, tenant FROM @lanes WHERE id = ?", lane).fetchone()
         turn = 0
@@ -143,7 +150,8 @@ class Lanes:
     def _smallest_turn(self) -> int:
         smallest = self._unit.one("SELECT MIN(key2) FROM @lanes WHERE is_ready = 1 AND side = 0")
         if smallest is None:
-            # Nobody waits: go on from the last turn taken, so that newcomers and old customers meet as equals.
+            # Nobody waits: go on from the last turn taken, so that newcomers and old customers meet as
+            # equals.
             smallest = self._unit.one("SELECT value FROM @counters WHERE name = 'turn'")
         return smallest or 0
 
@@ -161,7 +169,8 @@ class Lanes:
     def remember_turn(self, turn: int) -> None:
         """Keep the last turn taken, for a time when nobody waits."""
         self._unit.run(
-            "INSERT INTO @counters VALUES ('turn', ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+            "INSERT INTO @counters VALUES ('turn', ?) "
+            "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
             turn,
         )
 

@@ -31,7 +31,7 @@ def get(unit: Unit, ids: Sequence[str], *, tenant: str | None, payloads: bool) -
     for start in range(0, len(ids), CHUNK):
         chunk = ids[start : start + CHUNK]
         marks = ", ".join("?" * len(chunk))
-        text = f"SELECT {COLUMNS}, record FROM @tasks WHERE id IN ({marks})"  # noqa: S608  # only question marks
+        text = f"SELECT {COLUMNS}, record FROM @tasks WHERE id IN ({marks})"  # noqa: S608  # only marks
         for row in unit.all(text, *chunk):
             hot, (record,) = split(row)
             if tenant is not None and hot.tenant != tenant:
@@ -71,7 +71,8 @@ def page(unit: Unit, where: Filter, *, limit: int, cursor: str | None) -> Page:
     if where.quarantined:
         terms.append(f"claims >= {QUARANTINE_CLAIMS} AND finished_at IS NULL")
     condition = f"WHERE {' AND '.join(terms)}" if terms else ""
-    text = f"SELECT {COLUMNS}, record FROM @tasks {condition} ORDER BY seq DESC LIMIT ?"  # noqa: S608  # fixed terms
+    # Fixed terms; every value is bound.
+    text = f"SELECT {COLUMNS}, record FROM @tasks {condition} ORDER BY seq DESC LIMIT ?"  # noqa: S608
     rows = [split(row) for row in unit.all(text, *values, limit + 1)]
     items = tuple(stored_of(hot, record) for hot, (record,) in rows[:limit])
     return Page(items=items, cursor=str(rows[limit - 1][0].seq) if len(rows) > limit else None)
@@ -149,7 +150,8 @@ def explain(unit: Unit, ids: Sequence[str]) -> list[Explanation | None]:
     workers = _workers(unit)
     answers: list[Explanation | None] = []
     for id_ in ids:
-        row = unit.run(f"SELECT {COLUMNS} FROM @tasks WHERE id = ?", id_).fetchone()  # noqa: S608  # column names
+        text = f"SELECT {COLUMNS} FROM @tasks WHERE id = ?"  # noqa: S608  # column names
+        row = unit.run(text, id_).fetchone()
         answers.append(None if row is None else _why(unit, split(row)[0], resources, workers))
     return answers
 

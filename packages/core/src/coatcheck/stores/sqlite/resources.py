@@ -1,7 +1,7 @@
 """What can stand in a task's way: pauses, gates, rates and live jobs, each with the room it has now.
 
-A resource is known by a key, so that a lane can say what blocks it. All rooms are read inside the claim's transaction and spent in
-memory, so all limits of a task are taken together or not at all.
+A resource is known by a key, so that a lane can say what blocks it. All rooms are read inside the claim's
+transaction and spent in memory, so all limits of a task are taken together or not at all.
 """
 
 from datetime import timedelta
@@ -64,7 +64,10 @@ class Resources:
         self._of_lane: dict[tuple[str, ...], tuple[Resource, ...]] = {}
 
     def of(self, side: Side, provider: str, account: str, tenant: str | None) -> tuple[Resource, ...]:
-        """Return what a step needs room in; ``tenant`` is given for a first submit, which also takes slots."""
+        """Return what a step needs room in.
+
+        ``tenant`` is given for a first submit, which also takes slots.
+        """
         asked = (side, provider, account, "-" if tenant is None else f"t{tenant}")
         found = self._of_lane.get(asked)
         if found is None:

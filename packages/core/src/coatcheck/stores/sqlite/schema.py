@@ -96,10 +96,12 @@ CREATE TABLE IF NOT EXISTS @limits (
     per INTEGER,
     live INTEGER
 ) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS @permits (resource TEXT, at INTEGER, count INTEGER NOT NULL, PRIMARY KEY (resource, at))
-    WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS @permits (
+    resource TEXT, at INTEGER, count INTEGER NOT NULL, PRIMARY KEY (resource, at)
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS @pauses (
-    kind TEXT, name TEXT, by TEXT NOT NULL, reason TEXT NOT NULL, since INTEGER NOT NULL, PRIMARY KEY (kind, name)
+    kind TEXT, name TEXT, by TEXT NOT NULL, reason TEXT NOT NULL, since INTEGER NOT NULL,
+    PRIMARY KEY (kind, name)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS @gates (
     provider TEXT, account TEXT, side TEXT, until INTEGER NOT NULL, streak INTEGER NOT NULL,

@@ -61,8 +61,8 @@ class SqliteStore:
     Args:
         path: a file (made if missing, its folder too) or ``":memory:"``.
         namespace: separates everything of one application from another's in the same file.
-        ageing: makes a task as urgent as one of the next higher priority for each such time that it waits; kept in the file,
-            ``None`` leaves what is there (at first: none).
+        ageing: makes a task as urgent as one of the next higher priority for each such time that it waits;
+            kept in the file, ``None`` leaves what is there (at first: none).
         clock: the time, for tests; ``None`` takes a clock that no change of the wall time moves.
 
     Raises:
@@ -170,7 +170,8 @@ class SqliteStore:
         for task in tasks:
             if task.postings or task.events:
                 raise StoreConfigError(
-                    "a SQLite store keeps no ledger and no outbox: expected a task without postings and events, "
+                    "a SQLite store keeps no ledger and no outbox: "
+                    "expected a task without postings and events, "
                     f"found some on {task.id}",
                     self.path,
                 )
@@ -229,9 +230,9 @@ class SqliteStore:
             task.record,
         )
         seq = unit.insert(
-            "INSERT INTO @tasks (id, status, version, generation, format, handler, provider, account, tenant, "
-            "priority, dedupe_key, dedupe_digest, deadline, queue_deadline, stall_limit, created_at, scheduled_at, "
-            "deadline_at, queue_deadline_at, due_at, updated_at, next_step, record) "
+            "INSERT INTO @tasks (id, status, version, generation, format, handler, provider, account, "
+            "tenant, priority, dedupe_key, dedupe_digest, deadline, queue_deadline, stall_limit, created_at, "
+            "scheduled_at, deadline_at, queue_deadline_at, due_at, updated_at, next_step, record) "
             "VALUES (?, ?, 0, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             values,
         )
@@ -275,7 +276,9 @@ class SqliteStore:
                     claim.run_only(only)
                 leases = claim.finish(token)
                 claimed = [token, *(f"{taken.hot.seq}:{taken.kind.value}" for taken in claim.taken)]
-                self._sign_of_life(unit, worker_id, nonce, handlers, skip, format, claimed)
+                self._sign_of_life(
+                    unit, worker_id, nonce, handlers=handlers, skip=skip, format_=format, claimed=claimed
+                )
             else:
                 leases = repeated
             next_at = claim.next_at()
@@ -324,12 +327,16 @@ class SqliteStore:
         unit: Unit,
         worker_id: str,
         nonce: str,
+        *,
         handlers: Collection[str],
         skip: Collection[str],
         format_: int,
         claimed: list[str],
     ) -> None:
-        """Remember what this worker can do and what it was just given; an idle claim writes only now and then."""
+        """Remember what this worker can do and what it was just given.
+
+        An idle claim writes only now and then.
+        """
         able = SEPARATOR.join(sorted(handlers))
         skipped = SEPARATOR.join(sorted(skip))
         sign = f"{format_}\n{able}\n{skipped}"
@@ -370,7 +377,8 @@ class SqliteStore:
             for task_id, token in leases:
                 done = unit.run(
                     "UPDATE @tasks SET lease_until = ?, lease_length = ?, look_at = "
-                    "CASE status WHEN ? THEN ? ELSE ? END WHERE id = ? AND token = ? AND lane IS NULL AND suspect = 0",
+                    "CASE status WHEN ? THEN ? ELSE ? END "
+                    "WHERE id = ? AND token = ? AND lane IS NULL AND suspect = 0",
                     until,
                     span(lease),
                     submitting,
@@ -383,7 +391,10 @@ class SqliteStore:
             return answers
 
     def _renew_late(self, unit: Unit, task_id: str, token: str, lease: int) -> bool:
-        """Renew a lease that ran out and whose task waits in a lane again but was not claimed: take it out of there."""
+        """Renew a lease that ran out and whose task waits in a lane again but was not claimed.
+
+        Take it out of there.
+        """
         hot = load(unit, [task_id]).get(task_id)
         if hot is None or hot.token != token:
             return False
@@ -425,7 +436,10 @@ class SqliteStore:
         return self._nudge(ids, free)
 
     def _nudge(self, ids: Sequence[str], change: Callable[[Hot], bool]) -> list[bool]:
-        """Change something beside live records and make them due now; a lookup keeps its time, a leased row its lease."""
+        """Change something beside live records and make them due now.
+
+        A lookup keeps its time, a leased row its lease.
+        """
         with self._writing() as unit:
             rows = load(unit, list(dict.fromkeys(ids)))
             lanes = Lanes(unit)
@@ -474,7 +488,8 @@ class SqliteStore:
                 unit.count({TaskStatus(status).value: -len(gone)})
                 pruned += len(gone)
             unit.run(
-                "DELETE FROM @tenants WHERE turn <= COALESCE((SELECT value FROM @counters WHERE name = 'turn'), 0) "
+                "DELETE FROM @tenants "
+                "WHERE turn <= COALESCE((SELECT value FROM @counters WHERE name = 'turn'), 0) "
                 "AND NOT EXISTS (SELECT 1 FROM @lanes WHERE tenant = @tenants.tenant AND side = 0)"
             )
             return pruned
@@ -494,7 +509,8 @@ class SqliteStore:
         with self._writing() as unit:
             verb = "IGNORE" if only_missing else "REPLACE"
             unit.many(
-                f"INSERT OR {verb} INTO @limits VALUES (?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608  # one of two verbs
+                # One of two fixed verbs.
+                f"INSERT OR {verb} INTO @limits VALUES (?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
                 [
                     (
                         repr(limit.subject),

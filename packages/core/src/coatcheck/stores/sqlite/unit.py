@@ -1,4 +1,7 @@
-"""One write transaction: statements, the time it happens at, and whether somebody must be woken afterwards."""
+"""One write transaction.
+
+Statements, the time it happens at, and whether somebody must be woken afterwards.
+"""
 
 import sqlite3
 from collections.abc import Iterable, Sequence
@@ -66,6 +69,7 @@ class Unit:
     def count(self, deltas: dict[str, int]) -> None:
         """Add to the number of tasks of each status."""
         self.many(
-            "INSERT INTO @counts VALUES (?, ?) ON CONFLICT (status) DO UPDATE SET count = count + excluded.count",
+            "INSERT INTO @counts VALUES (?, ?) "
+            "ON CONFLICT (status) DO UPDATE SET count = count + excluded.count",
             [(status, delta) for status, delta in deltas.items() if delta],
         )
