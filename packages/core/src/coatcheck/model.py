@@ -785,6 +785,8 @@ class Task:
     cancel_tries: int = 0
     #: Late or refused facts that changed nothing, newest last, at most 10.
     notes: tuple[str, ...] = ()
+    #: The dedupe key led to this task instead of a new one; true only in the answer of that submit.
+    is_replay: bool = False
     #: Fields of a newer version, kept and written back.
     unknown_fields: Mapping[str, Any] = field(default=EMPTY, repr=False)
 

@@ -1,0 +1,239 @@
+"""One walk through a value: it turns what another machine could restore into JSON, and refuses the rest.
+
+A refusal says what a value is and where it lies, never what it holds: it may be a secret.
+"""
+
+import io
+import math
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from types import FunctionType, MethodType, ModuleType, NoneType
+from typing import Any, NoReturn
+from urllib.parse import unquote, urlsplit
+
+import attrs
+from attrs import define
+
+from coatcheck.codec.allowed import decorate, is_persistent, place
+
+#: How deep a value may be nested.
+DEPTH = 64
+
+UPLOAD = "upload it first and submit its URL or id"
+DATA = "pass data: texts, numbers, lists, dicts, registered types"
+
+#: The Python types of JSON values.
+JSON_KINDS = frozenset[type]({NoneType, bool, int, float, str, list, dict})
+
+
+class Refused(Exception):  # noqa: N818  # it never leaves the codec
+    """A value cannot be stored, or stored data do not fit; the path is made on the way out."""
+
+    def __init__(self, found: str, fix: str = "") -> None:
+        super().__init__(found)
+        self.found = found
+        self.fix = fix
+        self.path = ""
+
+    def inside(self, step: str) -> "Refused":
+        """Put one step in front of the path."""
+        self.path = step + self.path
+        return self
+
+
+@define
+class Walk:
+    """What one walk carries."""
+
+    #: Leave out versions and fields that are equal to their default: for digests.
+    lean: bool = False
+    #: Look at texts that name local files: refuse them all (false), or take readable ``file:`` URLs (true).
+    local_files: bool | None = None
+    depth: int = 0
+
+    def down(self) -> None:
+        """Go one level deeper; whoever comes back up takes it off again."""
+        self.depth += 1
+        if self.depth > DEPTH:
+            raise Refused(
+                f"nesting deeper than {DEPTH} levels, or something that contains itself", "make it flatter"
+            )
+
+
+Encoder = Callable[[Any, Walk], Any]
+
+
+def refuse(value: object, expected: str = "") -> NoReturn:
+    """Refuse a value and say what to do; ``expected`` is what the place wants, if it wants one thing."""
+    cls = type(value)
+    name = cls.__name__
+    if isinstance(value, bytes | bytearray | memoryview):
+        raise Refused(f"binary data ({name})", UPLOAD)
+    if isinstance(value, io.IOBase) or callable(getattr(cls, "read", None)):
+        raise Refused(f"an open file or stream ({name})", UPLOAD)
+    if isinstance(value, os.PathLike):
+        raise Refused(f"the path of a local file ({name})", UPLOAD)
+    if isinstance(value, type):
+        raise Refused(f"the class {value.__name__}", "pass an instance; have you forgotten the ()?")
+    if isinstance(value, datetime) and value.utcoffset() is None:
+        raise Refused("a naive datetime", "write datetime.now(UTC) or add tzinfo=")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise Refused("a number that is not finite", "use None")
+    if expected and (cls in JSON_KINDS or is_persistent(cls)):
+        raise Refused(f"a {name} where {expected} is expected", f"pass {expected}")
+    if is_persistent(cls):
+        raise Refused(f"a {name} inside plain data", f"annotate the field with {name}")
+    if attrs.has(cls):
+        raise Refused(f"an instance of the unregistered type {place(cls)}", decorate(cls))
+    if isinstance(value, ModuleType | FunctionType | MethodType) or callable(value):
+        raise Refused(f"code (a {name})", DATA)
+    if callable(getattr(cls, "close", None)) or hasattr(cls, "__enter__"):
+        raise Refused(f"a client or connection ({name})", "leave it to the handler and " + DATA)
+    raise Refused(f"an instance of {place(cls)}", f"pass {expected}" if expected else DATA)
+
+
+_FILE_URL = re.compile(r"\s*file:/", re.IGNORECASE)
+_PATH_STARTS = ("/", "~/", "./", "../")
+
+
+def text(value: Any, walk: Walk) -> str:
+    """Return a text as JSON holds it."""
+    if not isinstance(value, str):
+        refuse(value, "a text")
+    plain = value if type(value) is str else str.__str__(value)
+    if not plain.isascii():
+        try:
+            plain.encode()
+        except UnicodeEncodeError:
+            raise Refused(
+                "a text that is not Unicode (a lone surrogate)", "decode it with errors='replace'"
+            ) from None
+    if walk.local_files is not None:
+        _check_local(plain, local_files=walk.local_files)
+    return plain
+
+
+def _check_local(value: str, *, local_files: bool) -> None:
+    if _FILE_URL.match(value):
+        if not local_files:
+            raise Refused("the URL of a local file", UPLOAD)
+        if not is_readable_file_url(value):
+            raise Refused("the URL of a file that cannot be read here", "check its name and its permissions")
+    elif value.startswith(_PATH_STARTS) and len(value) < 4096 and _is_file(value):
+        raise Refused("the path of a local file", "write it as a file:// URL" if local_files else UPLOAD)
+
+
+def is_readable_file_url(url: str) -> bool:
+    """Whether ``url`` is a ``file:`` URL of a regular file that this process may read."""
+    try:
+        parts = urlsplit(url.strip())
+    except ValueError:
+        return False
+    path = unquote(parts.path)
+    return (
+        parts.scheme == "file"
+        and parts.netloc in ("", "localhost")
+        and _is_file(path)
+        and os.access(path, os.R_OK)
+    )
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return os.path.isfile(os.path.expanduser(path))  # noqa: PTH111, PTH113  # any text may come here
+    except ValueError:  # a NUL: no file has such a name
+        return False
+
+
+def flag(value: Any, walk: Walk) -> bool:
+    """Return a boolean as JSON holds it."""
+    if not isinstance(value, bool):
+        refuse(value, "True or False")
+    return value
+
+
+def whole(value: Any, walk: Walk) -> int:
+    """Return a whole number as JSON holds it."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        refuse(value, "a whole number")
+    if not -(2**63) <= value < 2**63:
+        raise Refused("a whole number of more than 64 bits", "pass it as a text")
+    return int(value)
+
+
+def number(value: Any, walk: Walk) -> float:
+    """Return a number as JSON holds it."""
+    if isinstance(value, float) and math.isfinite(value):
+        return float(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        refuse(value, "a number")
+    return float(whole(value, walk))
+
+
+def none(value: Any, walk: Walk) -> None:
+    """Return ``None``, or refuse."""
+    if value is not None:
+        refuse(value, "None")
+
+
+def instant(value: Any, walk: Walk) -> str:
+    """Return an aware datetime as JSON holds it: in UTC."""
+    if not isinstance(value, datetime) or value.utcoffset() is None:
+        refuse(value, "an aware datetime")
+    return value.astimezone(UTC).isoformat()
+
+
+def seconds(value: Any, walk: Walk) -> float:
+    """Return a duration as JSON holds it."""
+    if not isinstance(value, timedelta):
+        refuse(value, "a timedelta")
+    return value.total_seconds()
+
+
+def plain(value: Any, walk: Walk) -> Any:
+    """Return a copy of a JSON value, made of dicts and lists."""
+    if value is None or value is True or value is False:
+        return value
+    if isinstance(value, str):
+        return text(value, walk)
+    if isinstance(value, int):
+        return whole(value, walk)
+    if isinstance(value, float):
+        return number(value, walk)
+    if isinstance(value, Mapping):
+        return items(value, plain, walk)
+    if isinstance(value, list | tuple) and not hasattr(
+        value, "_fields"
+    ):  # a named tuple would lose its names
+        return each(value, plain, walk)
+    refuse(value)
+
+
+def each(values: Sequence[Any], encode: Encoder, walk: Walk) -> list[Any]:
+    """Encode the items of a list."""
+    walk.down()
+    out: list[Any] = []
+    try:
+        for value in values:
+            out.append(encode(value, walk))  # noqa: PERF401  # the refusal needs to know how far it came
+    except Refused as refused:
+        raise refused.inside(f"[{len(out)}]") from None
+    walk.depth -= 1
+    return out
+
+
+def items(value: Mapping[Any, Any], encode: Encoder, walk: Walk) -> dict[str, Any]:
+    """Encode the items of a dict."""
+    walk.down()
+    out: dict[str, Any] = {}
+    for key, item in value.items():
+        if not isinstance(key, str):
+            raise Refused(f"a dict key of type {type(key).__name__}", "use texts as keys")
+        try:
+            out[text(key, walk)] = encode(item, walk)
+        except Refused as refused:
+            raise refused.inside(f"[{key!r}]" if len(key) <= 100 else "[…]") from None
+    walk.depth -= 1
+    return out
