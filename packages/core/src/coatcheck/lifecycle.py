@@ -6,12 +6,13 @@ has to do about it. An event that the table does not list for a state changes no
 ``None``.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Literal
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from coatcheck.model import (
     CancelFlag,
@@ -217,12 +218,15 @@ class CancelFailed:
 
 @frozen(kw_only=True)
 class Overdue:
-    """A deadline passed and nobody could take a last look."""
+    """A deadline passed and nobody could take a last look; before any limit has passed it changes nothing."""
 
 
 @frozen(kw_only=True)
 class Released:
-    """A claim is given back: nothing was sent."""
+    """A claim is given back: nothing was sent.
+
+    Not for a ``recover`` claim of a first submit: what its dead worker sent is not known.
+    """
 
 
 @frozen(kw_only=True)
@@ -230,6 +234,8 @@ class Receipt:
     """The late reply of a submit whose lease was lost."""
 
     reply: InProgress | Succeeded | Failed | Rejected | NotSent | Throttled | Unknown
+    #: The generation that the submit was made in; a reply to an older one changes nothing.
+    generation: int
 
 
 @frozen(kw_only=True)
@@ -298,7 +304,7 @@ class Move:
     #: What exists at the vendor afterwards.
     job: Job
     gate: GateClose | None = None
-    #: A new generation: scheduled now, fresh deadlines of the same lengths, no cancel flag.
+    #: A new generation: scheduled now, fresh deadlines of the same lengths.
     restart: bool = False
     #: The vendor's job moved: the stall clock starts anew.
     progressed: bool = False
@@ -333,8 +339,9 @@ def advance(task: Task, event: Event, now: datetime) -> Move | None:
 
 def view(task: Task, now: datetime) -> Task:
     """Return ``task`` as readers see it: an overdue pending one has timed out, before its row says so."""
-    if task.status is TaskStatus.PENDING_SUBMIT and not task.is_leased and _overdue_code(task, now):
-        move = advance(task, Overdue(), now)
+    if task.status is TaskStatus.PENDING_SUBMIT and _overdue_code(task, now):
+        # At the deadline itself, not at the reader's time: all readers see the same.
+        move = advance(task, Overdue(), submit_deadline_at(task))
         if move is not None:
             return move.task
     return task
@@ -350,9 +357,11 @@ def submit_deadline_at(task: Task) -> datetime:
 
 def _end(task: Task, status: TaskStatus, verdict: Verdict, now: datetime, job: Job, **changes: Any) -> Move:
     gate = changes.pop("gate", None)
+    is_clean = status in (TaskStatus.SUCCEEDED, TaskStatus.CANCELED)
+    if is_clean:
+        changes["error"] = None
     if status is TaskStatus.SUCCEEDED:
         changes["progress"] = 100.0
-        changes["error"] = None
     ended = task.evolve(
         status=status, verdict=verdict, next_step=None, due_at=None, finished_at=now, **changes
     )
@@ -361,7 +370,7 @@ def _end(task: Task, status: TaskStatus, verdict: Verdict, now: datetime, job: J
         delay=None,
         job=job,
         gate=gate,
-        drop_params=status in (TaskStatus.SUCCEEDED, TaskStatus.CANCELED),
+        drop_params=is_clean,
     )
 
 
@@ -380,13 +389,11 @@ def _waiting(task: Task, step: Step, delay: timedelta, **changes: Any) -> Move:
     return Move(task=task.evolve(next_step=step, **changes), delay=delay, job=Job.LIVE, gate=gate)
 
 
-def _claimed(task: Task, event: Claimed, now: datetime) -> Move:
-    return Move(
-        task=task.evolve(status=TaskStatus.SUBMITTING, submit_attempts=task.submit_attempts + 1),
-        delay=NOW,
-        job=Job.LIVE,
-        claims="keep",
-    )
+def _claimed(task: Task, event: Claimed, now: datetime) -> Move | None:
+    # The store makes this move without opening the record, so that it changes nothing but the status.
+    if _overdue_code(task, now):
+        return None
+    return Move(task=task.evolve(status=TaskStatus.SUBMITTING), delay=NOW, job=Job.LIVE, claims="keep")
 
 
 def _merge(task: Task, event: Any) -> dict[str, Any]:
@@ -402,10 +409,17 @@ def _merge(task: Task, event: Any) -> dict[str, Any]:
     return changes
 
 
+def _attempted(task: Task) -> dict[str, int]:
+    """Count a submit that was made; what a lookup, a receipt or an operator brings is none."""
+    made = state_of(task) in (State.SUBMITTING, State.RESUBMIT)
+    return {"submit_attempts": task.submit_attempts + 1} if made else {}
+
+
 def _accepted(task: Task, event: InProgress, now: datetime) -> Move:
     if event.query_params is None:
         error = Failure("no_external_task_id", "the vendor's reply held no task id", Phase.SUBMIT)
-        return _unknown(task, Unknown(error=error, delay=event.delay), now)
+        unknown = Unknown(error=error, delay=event.delay)
+        return (_unknown if state_of(task) is State.SUBMITTING else _unknown_again)(task, unknown, now)
     changed = task.evolve(
         status=event.status,
         next_step=Step.QUERY,
@@ -414,12 +428,12 @@ def _accepted(task: Task, event: InProgress, now: datetime) -> Move:
         submitted_at=now,
         last_observation=Observation(event.status, event.progress, event.provider_status, now),
         error=None,
-        consecutive_errors=0,
+        **_attempted(task),
         **_merge(task, event),
     )
     return Move(
         task=changed,
-        delay=event.delay,
+        delay=event.delay if task.cancel is CancelFlag.NONE else NOW,
         job=Job.LIVE,
         progressed=True,
         drop_params=task.traits.keep_params == "accepted",
@@ -472,58 +486,64 @@ def _canceled(task: Task, event: Canceled, now: datetime) -> Move:
 
 
 def _counted(task: Task) -> dict[str, int]:
-    """Count a finished query; a submit that ends at once is none."""
-    return {"query_count": task.query_count + 1} if task.status.is_queryable else {}
+    """Count the query, or the submit, that brought an end."""
+    return {"query_count": task.query_count + 1} if task.status.is_queryable else _attempted(task)
 
 
 def _not_sent(task: Task, event: NotSent, now: datetime) -> Move:
-    count = task.not_sent_count + 1
-    if count >= NOT_SENT_BUDGET:
-        return _end(
-            task, TaskStatus.FAILED, Verdict.NOBODY, now, Job.NONE, not_sent_count=count, error=event.error
-        )
-    return _pending(task, event.delay, not_sent_count=count, error=event.error)
+    changes: dict[str, Any] = {
+        "not_sent_count": task.not_sent_count + 1,
+        "error": event.error,
+        **_attempted(task),
+    }
+    if changes["not_sent_count"] >= NOT_SENT_BUDGET:
+        return _end(task, TaskStatus.FAILED, Verdict.NOBODY, now, Job.NONE, **changes)
+    return _pending(task, event.delay, **changes)
 
 
 def _submit_throttled(task: Task, event: Throttled, now: datetime) -> Move:
-    attempts = max(0, task.submit_attempts - 1)
-    return _pending(task, event.delay, gate=event.gate, error=event.error, submit_attempts=attempts)
+    return _pending(task, event.delay, gate=event.gate, error=event.error)
 
 
 def _rejected(task: Task, event: Rejected, now: datetime) -> Move:
-    return _end(task, TaskStatus.FAILED, Verdict.VENDOR, now, Job.NONE, error=event.error, gate=event.gate)
-
-
-def _unknown(task: Task, event: Unknown, now: datetime) -> Move:
-    if not event.final:
-        if task.traits.resubmit == "idempotent" and task.cancel is CancelFlag.NONE:
-            return _waiting(task, Step.RESUBMIT, event.delay, error=event.error)
-        if task.traits.has_lookup:
-            return _waiting(task, Step.LOOKUP, task.traits.lookup_delay, error=event.error, lookup_misses=0)
-    return _submit_unknown(task, event.error, now)
-
-
-def _submit_unknown(task: Task, error: Failure | None, now: datetime, **changes: Any) -> Move:
     return _end(
         task,
-        TaskStatus.SUBMIT_UNKNOWN,
-        Verdict.NOBODY,
+        TaskStatus.FAILED,
+        Verdict.VENDOR,
         now,
-        Job.GHOST,
-        error=error or task.error,
-        **changes,
+        Job.NONE,
+        error=event.error,
+        gate=event.gate,
+        **_attempted(task),
     )
 
 
-def _lease_expired_again(task: Task, event: Unknown, now: datetime) -> Move:
+def _unknown(task: Task, event: Unknown, now: datetime) -> Move:
+    changes: dict[str, Any] = {"error": event.error, **_attempted(task)}
+    if not event.final:
+        if task.traits.resubmit == "idempotent" and task.cancel is CancelFlag.NONE:
+            return _waiting(task, Step.RESUBMIT, event.delay, **changes)
+        if task.traits.has_lookup:
+            return _waiting(task, Step.LOOKUP, task.traits.lookup_delay, lookup_misses=0, **changes)
+    return _submit_unknown(task, now, **changes)
+
+
+def _submit_unknown(task: Task, now: datetime, **changes: Any) -> Move:
+    """End without knowing; what was learned last is kept as the error."""
+    return _end(task, TaskStatus.SUBMIT_UNKNOWN, Verdict.NOBODY, now, Job.GHOST, **changes)
+
+
+def _unknown_again(task: Task, event: Unknown, now: datetime) -> Move:
+    """A resubmit or a lookup came to nothing, or its worker died in it."""
+    changes: dict[str, Any] = {"error": event.error, **_attempted(task)}
     if event.final:
-        return _submit_unknown(task, event.error, now)
+        return _submit_unknown(task, now, **changes)
     step = Step.RESUBMIT if state_of(task) is State.RESUBMIT else Step.LOOKUP
-    return _waiting(task, step, event.delay, error=event.error)
+    return _waiting(task, step, event.delay, **changes)
 
 
 def _resubmit_not_sent(task: Task, event: NotSent, now: datetime) -> Move:
-    return _waiting(task, Step.RESUBMIT, event.delay, error=event.error)
+    return _waiting(task, Step.RESUBMIT, event.delay, error=event.error, **_attempted(task))
 
 
 def _resubmit_throttled(task: Task, event: Throttled, now: datetime) -> Move:
@@ -531,11 +551,15 @@ def _resubmit_throttled(task: Task, event: Throttled, now: datetime) -> Move:
 
 
 def _resubmit_rejected(task: Task, event: Rejected, now: datetime) -> Move:
-    return _submit_unknown(task, event.error, now, gate=event.gate)
+    return _submit_unknown(task, now, error=event.error, gate=event.gate, **_attempted(task))
 
 
-def _give_up_submit(task: Task, event: Event, now: datetime) -> Move:
-    return _submit_unknown(task, None, now)
+def _resubmit_canceled(task: Task, event: CancelRequested, now: datetime) -> Move:
+    return _submit_unknown(task, now)
+
+
+def _unknown_for_good(task: Task, event: Overdue, now: datetime) -> Move | None:
+    return _submit_unknown(task, now) if _overdue_code(task, now) else None
 
 
 def _found(task: Task, event: Found, now: datetime) -> Move:
@@ -548,7 +572,7 @@ def _missed(task: Task, event: Missed, now: datetime) -> Move:
     if misses < LOOKUP_MISSES:
         return _waiting(task, Step.LOOKUP, task.traits.lookup_delay, lookup_misses=misses)
     if task.cancel is not CancelFlag.NONE:
-        return _end(task, TaskStatus.CANCELED, Verdict.USER, now, Job.NONE, lookup_misses=misses, error=None)
+        return _end(task, TaskStatus.CANCELED, Verdict.USER, now, Job.NONE, lookup_misses=misses)
     return _pending(task, NOW, lookup_misses=0)
 
 
@@ -562,11 +586,13 @@ def _lookup_throttled(task: Task, event: Throttled, now: datetime) -> Move:
 
 def _overdue_code(task: Task, now: datetime) -> str | None:
     """Name the limit that has passed, if any."""
+    if task.status is TaskStatus.PENDING_SUBMIT:
+        first = submit_deadline_at(task)
+        if now < first:
+            return None
+        return "deadline" if first == task.deadline_at else "queue_deadline"
     if now >= task.deadline_at:
         return "deadline"
-    if task.status is TaskStatus.PENDING_SUBMIT:
-        late = task.queue_deadline_at is not None and now >= task.queue_deadline_at
-        return "queue_deadline" if late else None
     if task.stall_at is not None and now >= task.stall_at:
         return "stalled"
     return None
@@ -593,20 +619,24 @@ def _query_on(
     *,
     gate: GateClose | None = None,
     progressed: bool = False,
-    cancel: CancelFlag | None = None,
+    may_cancel: bool = True,
     **changes: Any,
 ) -> Move:
     """Wait for the next query, unless this one was the last that the deadline or the stall limit allowed."""
     code = _overdue_code(task, now)
     if code == "stalled" and progressed:
         code = None
-    if code is None:
-        changed = task.evolve(next_step=Step.QUERY, **changes)
-        return Move(task=changed, delay=delay, job=Job.LIVE, gate=gate, progressed=progressed, cancel=cancel)
-    asked = task.cancel is CancelFlag.HANDLED or task.next_step is Step.CANCEL
-    if task.cancel_on_deadline and task.traits.has_cancel and not asked:
-        return _waiting(task, Step.CANCEL, NOW, gate=gate, **changes)
-    return _timed_out(task.evolve(**changes), code, now, gate)
+    step = Step.QUERY
+    if task.cancel is CancelFlag.REQUESTED:
+        # The user's cancel goes first, also at the deadline.
+        delay = NOW
+    elif code is not None:
+        asked = task.cancel is CancelFlag.HANDLED or not may_cancel
+        if asked or not task.cancel_on_deadline or not task.traits.has_cancel:
+            return _timed_out(task.evolve(**changes), code, now, gate)
+        step, delay = Step.CANCEL, NOW
+    changed = task.evolve(next_step=step, **changes)
+    return Move(task=changed, delay=delay, job=Job.LIVE, gate=gate, progressed=progressed)
 
 
 def _observed(task: Task, event: InProgress, now: datetime) -> Move:
@@ -647,6 +677,7 @@ def _not_ready(task: Task, event: NotReady, now: datetime) -> Move:
         query_count=task.query_count + 1,
         consecutive_errors=0,
         not_found_count=0,
+        error=None,
     )
 
 
@@ -682,19 +713,23 @@ def _not_found(task: Task, event: NotFound, now: datetime) -> Move:
 
 
 def _cancel_pending(task: Task, event: CancelRequested, now: datetime) -> Move:
-    return _end(task, TaskStatus.CANCELED, Verdict.USER, now, Job.NONE, error=None)
+    code = _overdue_code(task, now)
+    if code:
+        # Readers have been told so; see ``view``.
+        return _timed_out(task, code, now)
+    return _end(task, TaskStatus.CANCELED, Verdict.USER, now, Job.NONE)
 
 
 def _cancel_locally(task: Task, event: CancelRequested, now: datetime) -> Move | None:
     if task.traits.has_cancel:
         return None
-    return _end(task, TaskStatus.CANCELED, Verdict.USER, now, Job.GHOST, error=None)
+    return _end(task, TaskStatus.CANCELED, Verdict.USER, now, Job.GHOST)
 
 
 def _cancel_answered(task: Task, event: CancelAnswered, now: datetime) -> Move:
     if event.outcome == "done":
         usage = {} if event.usage is None else {"usage": event.usage}
-        return _end(task, TaskStatus.CANCELED, Verdict.VENDOR, now, Job.NONE, error=None, **usage)
+        return _end(task, TaskStatus.CANCELED, Verdict.VENDOR, now, Job.NONE, **usage)
     note = f"cancel {event.outcome}" + (f": {event.message}" if event.message else "")
     return _query_after_cancel(task, event.delay, now, notes=_noted(task, note))
 
@@ -711,23 +746,19 @@ def _query_after_cancel(task: Task, delay: timedelta, now: datetime, **changes: 
     """A cancel that did not end the job: look on, or give up where the deadline asked for it."""
     if task.cancel is CancelFlag.REQUESTED:
         # The user's cancel has been dealt with; even past the deadline one last query is owed.
-        gate = changes.pop("gate", None)
-        changed = task.evolve(next_step=Step.QUERY, **changes)
-        return Move(task=changed, delay=delay, job=Job.LIVE, gate=gate, cancel=CancelFlag.HANDLED)
-    return _query_on(task, delay, now, **changes)
+        move = _waiting(task, Step.QUERY, delay, **changes)
+        return evolve(move, cancel=CancelFlag.HANDLED)
+    return _query_on(task, delay, now, may_cancel=False, **changes)
 
 
-def _overdue(task: Task, event: Overdue, now: datetime) -> Move:
-    return _timed_out(task, _overdue_code(task, now) or "deadline", now)
+def _overdue(task: Task, event: Overdue, now: datetime) -> Move | None:
+    code = _overdue_code(task, now)
+    return _timed_out(task, code, now) if code else None
 
 
 def _released(task: Task, event: Released, now: datetime) -> Move:
     if state_of(task) is State.SUBMITTING:
-        attempts = max(0, task.submit_attempts - 1)
-        changed = task.evolve(
-            status=TaskStatus.PENDING_SUBMIT, next_step=Step.SUBMIT, submit_attempts=attempts
-        )
-        return Move(task=changed, delay=NOW, job=Job.NONE, claims="undo")
+        return evolve(_pending(task, NOW), claims="undo")
     return Move(task=task, delay=NOW, job=Job.LIVE, claims="undo")
 
 
@@ -735,12 +766,14 @@ def _noted(task: Task, text: str) -> tuple[str, ...]:
     return (*task.notes, text)[-NOTES:]
 
 
-#: What a new generation starts with.
+#: What a new generation starts with. Notes and the ids that the vendor handed out stay: they are history.
 _FRESH: Mapping[str, Any] = {
     "verdict": None,
     "error": None,
     "finished_at": None,
+    "submit_attempts": 0,
     "not_sent_count": 0,
+    "query_count": 0,
     "consecutive_errors": 0,
     "not_found_count": 0,
     "lookup_misses": 0,
@@ -752,35 +785,37 @@ _FRESH: Mapping[str, Any] = {
 def _reborn(task: Task, move: Move) -> Move:
     """Make ``move`` the start of a new generation."""
     changed = move.task.evolve(generation=task.generation + 1)
-    return Move(
-        task=changed,
-        delay=move.delay,
-        job=move.job,
-        gate=move.gate,
-        restart=True,
-        progressed=move.progressed,
-        drop_params=move.drop_params,
-        cancel=CancelFlag.NONE,
-    )
+    return evolve(move, task=changed, restart=True, cancel=CancelFlag.NONE)
 
 
 def _receipt(task: Task, event: Receipt, now: datetime) -> Move | None:
-    if task.is_leased:
+    if task.is_leased or event.generation != task.generation:
         return None
     reply = event.reply
-    fresh = task.evolve(**_FRESH)
+    # Nobody asked for this new generation, so an open cancel goes with it.
+    changes = {**_FRESH, "cancel": task.cancel, "status": TaskStatus.SUBMIT_UNKNOWN}
+    fresh = task.evolve(**changes)
     if isinstance(reply, InProgress) and reply.query_params is not None:
-        return _reborn(task, _accepted(fresh, reply, now))
-    if isinstance(reply, Succeeded):
-        return _reborn(task, _succeeded(fresh, reply, now))
-    if isinstance(reply, Failed):
-        return _reborn(task, _failed(fresh, reply, now))
-    if isinstance(reply, Rejected):
-        return _reborn(task, _rejected(fresh, reply, now))
-    noted = task.evolve(notes=_noted(task, f"late submit reply: {type(reply).__name__}"))
+        move = _accepted(fresh, reply, now)
+    elif isinstance(reply, Succeeded):
+        move = _succeeded(fresh, reply, now)
+    elif isinstance(reply, Failed):
+        move = _failed(fresh, reply, now)
+    elif isinstance(reply, Rejected):
+        move = _rejected(fresh, reply, now)
+    else:
+        return _note_reply(task, reply, now)
+    return evolve(_reborn(task, move), cancel=None)
+
+
+def _note_reply(task: Task, reply: InProgress | NotSent | Throttled | Unknown, now: datetime) -> Move:
+    """Keep a late reply that says nothing about a job; what the task waits for stays due as it was."""
+    said = "no_external_task_id" if isinstance(reply, InProgress) else reply.error.code
+    noted = task.evolve(notes=_noted(task, f"late reply to the submit: {said}"))
     if task.status.is_end:
         return Move(task=noted, delay=None, job=Job.GHOST, claims="keep")
-    return Move(task=noted, delay=NOW, job=Job.LIVE, claims="keep")
+    delay = max((task.due_at or now) - now, NOW)
+    return Move(task=noted, delay=delay, job=Job.LIVE, claims="keep")
 
 
 def _resolved(task: Task, event: Resolved, now: datetime) -> Move | None:
@@ -806,9 +841,8 @@ def _resumed(task: Task, event: Resumed, now: datetime) -> Move | None:
 def _retried(task: Task, event: Retried, now: datetime) -> Move | None:
     if task.status is TaskStatus.TRACKING_TIMED_OUT and task.query_params is not None:
         return None
-    base = task.idempotency_key
-    if task.generation > 1:
-        base = base.removesuffix(f"-{task.generation}")
+    if task.traits.keep_params == "accepted" and task.submitted_at is not None:
+        return None  # the params are gone
     changed = task.evolve(
         **_FRESH,
         query_params=None,
@@ -816,12 +850,19 @@ def _retried(task: Task, event: Retried, now: datetime) -> Move | None:
         provider_status=None,
         last_observation=None,
         submitted_at=None,
-        submit_attempts=0,
-        query_count=0,
         usage=None,
-        idempotency_key=f"{base}-{task.generation + 1}",
+        idempotency_key=_next_key(task),
     )
     return _reborn(task, _pending(changed, NOW))
+
+
+def _next_key(task: Task) -> str:
+    """Return an idempotency key that no submit of this task was made with.
+
+    Only a key that we made is shortened again: a caller's own key may end in a number too.
+    """
+    ours = re.fullmatch(rf"{re.escape(task.id)}(-\d+)?", task.idempotency_key)
+    return f"{task.id if ours else task.idempotency_key}-{task.generation + 1}"
 
 
 def _refreshed(task: Task, event: Refreshed, now: datetime) -> Move:
@@ -876,13 +917,12 @@ RULES: tuple[Rule, ...] = (
         "else SUBMIT_UNKNOWN",
         _unknown,
     ),
-    Rule((_S.SUBMITTING,), Overdue, "SUBMIT_UNKNOWN", _give_up_submit),
     Rule((_S.RESUBMIT,), NotSent, "stays, after backoff", _resubmit_not_sent),
     Rule((_S.RESUBMIT,), Throttled, "stays, after the delay, gate closed", _resubmit_throttled),
     Rule((_S.RESUBMIT,), Rejected, "SUBMIT_UNKNOWN, error kept", _resubmit_rejected),
-    Rule((_S.RESUBMIT, _S.LOOKUP), Unknown, "stays, after backoff", _lease_expired_again),
-    Rule((_S.RESUBMIT,), CancelRequested, "SUBMIT_UNKNOWN", _give_up_submit),
-    Rule((_S.RESUBMIT, _S.LOOKUP), Overdue, "SUBMIT_UNKNOWN", _give_up_submit),
+    Rule((_S.RESUBMIT, _S.LOOKUP), Unknown, "stays, after backoff", _unknown_again),
+    Rule((_S.RESUBMIT,), CancelRequested, "SUBMIT_UNKNOWN", _resubmit_canceled),
+    Rule((_S.RESUBMIT, _S.LOOKUP), Overdue, "SUBMIT_UNKNOWN", _unknown_for_good),
     Rule((_S.LOOKUP,), Found, "SUBMITTED", _found),
     Rule(
         (_S.LOOKUP,),
