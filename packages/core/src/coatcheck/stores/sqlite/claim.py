@@ -29,8 +29,13 @@ PAGE = 64
 _SUSPECT_PAUSE = 1_000_000
 
 _ENDS = frozenset(status.value for status in TaskStatus if status.is_end)
+# Plain values: reaching into an enum costs as much as the rest of what is done for a row.
 _PENDING = TaskStatus.PENDING_SUBMIT.value
 _SUBMITTING = TaskStatus.SUBMITTING.value
+_REQUESTED = CancelFlag.REQUESTED.value
+_KINDS = {step.value: Kind(step.value) for step in Step}
+_SUBMIT_KIND, _EXPIRE_KIND, _RECOVER_KIND = Kind.SUBMIT, Kind.EXPIRE, Kind.RECOVER
+_PARAM_KINDS = (Kind.SUBMIT, Kind.RESUBMIT, Kind.LOOKUP)
 
 
 @define
@@ -54,9 +59,14 @@ class _Lane:
     key1: int
     key3: int
     resources: tuple[Resource, ...]
+    #: Loaded rows, the next one last.
     rows: list[tuple[Hot, bytes]] = field(factory=list)
     fetched: int = 0
     is_drained: bool = False
+
+
+#: A lane in the heap: its key, the number of the source that it came from (−1 when put back), itself.
+_Entry = tuple[tuple[int, int, int, int], int, _Lane]
 
 
 class Claim:
@@ -135,9 +145,9 @@ class Claim:
             self.lanes.leave(hot)
             hot.token = f"{token}{number:x}"
             hot.lease_until, hot.lease_length, hot.look_at = until, self._lease, until
-            if taken.kind not in (Kind.RECOVER, Kind.EXPIRE) and hot.status != _PENDING:
+            if hot.status != _PENDING and taken.kind is not _RECOVER_KIND and taken.kind is not _EXPIRE_KIND:
                 hot.claims += 1
-            if taken.kind is Kind.SUBMIT:
+            if taken.kind is _SUBMIT_KIND:
                 hot.claims += 1
                 hot.status, hot.job = _SUBMITTING, Job.LIVE
                 first_submits.append(hot)
@@ -201,7 +211,7 @@ class Claim:
 
     def _needing_params(self) -> Iterator[Hot]:
         for taken in self.taken:
-            if taken.kind in (Kind.SUBMIT, Kind.RESUBMIT, Kind.LOOKUP):
+            if taken.kind in _PARAM_KINDS:
                 yield taken.hot
 
     def _params(self, seqs: Sequence[int]) -> dict[int, bytes]:
@@ -360,7 +370,7 @@ class Claim:
     def _pick_side(self, side: int, places: int) -> int:
         now = self.unit.now
         sources = [self._ready(side, handler) for handler in self._handlers]
-        heap: list[tuple[tuple[int, int, int, int], int, _Lane]] = []
+        heap: list[_Entry] = []
         for number, source in enumerate(sources):
             self._pull(heap, source, number)
         taken = 0
@@ -382,27 +392,39 @@ class Claim:
                 self._patience -= 1
                 self.lanes.block(lane.id, refused)
                 continue
-            row = self._next_row(lane, places - taken, len(heap) + 1)
-            if row is None:
-                continue
-            hot, record = row
-            if _is_overdue(hot, now):
-                self._take(Kind.EXPIRE, hot, record)
-            else:
-                for resource in lane.resources:
-                    resource.spend()
-                self._used[lane.provider] = self._used.get(lane.provider, 0) + 1
-                self._take(_kind_of(hot), hot, record)
-                if side == SUBMIT:
-                    self._turns[lane.tenant] += 1
-            taken += 1
+            taken += self._take_from(lane, places - taken, heap)
             if self._peek(lane, places - taken, len(heap) + 1):
                 heapq.heappush(heap, (self._key(lane), -1, lane))
         return taken
 
+    def _take_from(self, lane: _Lane, places: int, heap: list[_Entry]) -> int:
+        """Take rows from the best lane as long as it stays the best and nothing refuses."""
+        now = self.unit.now
+        rival = heap[0][0] if heap else None
+        room = self._provider_room(lane.provider)
+        for resource in lane.resources:
+            room = min(room, resource.room)
+        taken = 0
+        while taken < places and self._peek(lane, places - taken, len(heap) + 1):
+            if taken and (room < 1 or (rival is not None and self._key(lane) > rival)):
+                break
+            hot, record = lane.rows.pop()
+            taken += 1
+            if _is_overdue(hot, now):
+                self._take(Kind.EXPIRE, hot, record)
+                continue
+            room -= 1
+            for resource in lane.resources:
+                resource.spend()
+            self._used[lane.provider] = self._used.get(lane.provider, 0) + 1
+            self._take(_kind_of(hot), hot, record)
+            if lane.side == SUBMIT:
+                self._turns[lane.tenant] += 1
+        return taken
+
     def _pull(
         self,
-        heap: list[tuple[tuple[int, int, int, int], int, _Lane]],
+        heap: list[_Entry],
         source: Iterator[_Lane],
         number: int,
     ) -> None:
@@ -414,9 +436,6 @@ class Claim:
         turn = self._turns[lane.tenant] if lane.side == SUBMIT else 0
         return (lane.key1, turn, lane.key3, lane.id)
 
-    def _next_row(self, lane: _Lane, places: int, rivals: int) -> tuple[Hot, bytes] | None:
-        return lane.rows.pop(0) if self._peek(lane, places, rivals) else None
-
     def _peek(self, lane: _Lane, places: int, rivals: int) -> bool:
         """Make sure that the lane's next row is loaded, and give the lane its key."""
         if not lane.rows and not lane.is_drained and places > 0:
@@ -427,12 +446,13 @@ class Claim:
             rows = self._rows(
                 f"lane = ?{bound} ORDER BY ord1, ord2, seq LIMIT ? OFFSET ?", lane.id, count, lane.fetched
             )
-            lane.rows = [(hot, record) for hot, (record,) in rows]
+            # Last first, so that the next one is popped from the end.
+            lane.rows = [(hot, record) for hot, (record,) in reversed(rows)]
             lane.fetched += len(rows)
             lane.is_drained = len(rows) < count
         if not lane.rows:
             return False
-        head = lane.rows[0][0]
+        head = lane.rows[-1][0]
         lane.key1, lane.key3 = head.ord1 or 0, head.ord2 or 0
         return True
 
@@ -468,9 +488,9 @@ def _kind_of(hot: Hot) -> Kind:
     """Return what a row in a lane is claimed for."""
     if hot.status == _PENDING:
         return Kind.SUBMIT
-    if hot.status != _SUBMITTING and hot.cancel == CancelFlag.REQUESTED:
+    if hot.cancel == _REQUESTED and hot.status != _SUBMITTING:
         return Kind.CANCEL
-    return Kind(hot.next_step or Step.QUERY)
+    return _KINDS[hot.next_step or "query"]
 
 
 def _side_of(hot: Hot) -> int:

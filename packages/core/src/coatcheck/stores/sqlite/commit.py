@@ -16,6 +16,14 @@ from coatcheck.stores.sqlite.lanes import Lanes
 from coatcheck.stores.sqlite.resources import key_of
 from coatcheck.stores.sqlite.unit import Unit
 
+# Plain values: reaching into an enum costs as much as the rest of what is done for a row.
+_PENDING = TaskStatus.PENDING_SUBMIT.value
+_LOOKUP = Step.LOOKUP.value
+_NO_JOB, _LIVE, _GHOST = Job.NONE.value, Job.LIVE.value, Job.GHOST.value
+_NO_FLAG = CancelFlag.NONE.value
+_ENDS = frozenset(status for status in TaskStatus if status.is_end)
+_QUERYABLE = frozenset(status for status in TaskStatus if status.is_queryable)
+
 #: Ids in one statement.
 CHUNK = 500
 
@@ -101,9 +109,9 @@ class Commit:
         if transition.drop_params:
             self._dropped.append((hot.seq,))
         if old_job != hot.job:
-            if old_job == Job.LIVE:
+            if old_job == _LIVE:
                 self._freed[key_of("live", "tenant", hot.tenant)] = None
-            if hot.job == Job.NONE:
+            if hot.job == _NO_JOB:
                 self._freed[key_of("live", "account", hot.account)] = None
         self._gate(hot, transition)
         return _DONE
@@ -114,10 +122,10 @@ class Commit:
         delay = None if transition.delay is None else span(transition.delay)
         was_end = hot.finished_at is not None
         hot.version += 1
-        hot.status = transition.status.value
+        hot.status = str(transition.status)
         hot.format = transition.format
         hot.generation = transition.generation
-        hot.next_step = transition.next_step.value if transition.next_step else None
+        hot.next_step = None if transition.next_step is None else str(transition.next_step)
         hot.token, hot.lease_until, hot.last_key = None, None, transition.key
         hot.updated_at = now
         if transition.claims == "reset":
@@ -125,11 +133,11 @@ class Commit:
         elif transition.claims == "undo":
             hot.claims = max(0, hot.claims - 1)
         hot.job = int(transition.job)
-        if transition.job is Job.GHOST:
+        if hot.job == _GHOST:
             if not was_end or transition.restart or hot.ghost_until is None:
                 hot.ghost_until = now + span(transition.ghost_for)
             if hot.ghost_until <= now:
-                hot.job = int(Job.NONE)
+                hot.job = _NO_JOB
         else:
             hot.ghost_until = None
         if transition.restart:
@@ -139,14 +147,14 @@ class Commit:
                 None if hot.queue_deadline is None else hot.scheduled_at + hot.queue_deadline
             )
             hot.stall_at = None
-            hot.cancel = int(CancelFlag.NONE)
+            hot.cancel = _NO_FLAG
         elif transition.cancel is not None:
             hot.cancel = int(transition.cancel)
-        if transition.status.is_end:
+        if transition.status in _ENDS:
             hot.finished_at = hot.finished_at if was_end and not transition.restart else now
         else:
             hot.finished_at = None
-        if transition.status.is_queryable and transition.progressed and hot.stall_limit is not None:
+        if transition.progressed and hot.stall_limit is not None and transition.status in _QUERYABLE:
             hot.stall_at = now + hot.stall_limit
         hot.due_at = self._due(hot, delay)
         hot.redue = 0
@@ -155,8 +163,8 @@ class Commit:
     def _due(self, hot: Hot, delay: int | None) -> int | None:
         if delay is None:
             return None
-        due = self._unit.now if hot.redue and hot.next_step != Step.LOOKUP else self._unit.now + delay
-        if hot.status == TaskStatus.PENDING_SUBMIT:
+        due = self._unit.now if hot.redue and hot.next_step != _LOOKUP else self._unit.now + delay
+        if hot.status == _PENDING:
             return min(due, hot.submit_deadline_at)
         limit = hot.deadline_at if hot.stall_at is None else min(hot.deadline_at, hot.stall_at)
         return min(due, limit)
@@ -204,7 +212,7 @@ class Commit:
         if transition.side is None:
             return
         unit = self._unit
-        gate = (hot.provider, hot.account, transition.side.value)
+        gate = (hot.provider, hot.account, str(transition.side))
         if gate not in self._gates:
             self._gates[gate] = unit.run(
                 "SELECT until, streak FROM @gates WHERE provider = ? AND account = ? AND side = ?", *gate

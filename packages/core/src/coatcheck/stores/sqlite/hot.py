@@ -1,6 +1,7 @@
 """The hot columns of one row, as SQLite returns them, and the ``Row`` that callers see."""
 
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any
 
 import attrs
@@ -78,6 +79,7 @@ def _at(micros: int | None) -> Any:
     return None if micros is None else from_micros(micros)
 
 
+@lru_cache(maxsize=256)
 def _length(micros: int | None) -> Any:
     return None if micros is None else timedelta(microseconds=micros)
 
@@ -98,13 +100,13 @@ def row_of(hot: Hot) -> Row:
         deadline=_length(hot.deadline),
         queue_deadline=_length(hot.queue_deadline),
         stall_limit=_length(hot.stall_limit),
-        created_at=_at(hot.created_at),
-        scheduled_at=_at(hot.scheduled_at),
-        deadline_at=_at(hot.deadline_at),
+        created_at=(created_at := from_micros(hot.created_at)),
+        scheduled_at=created_at if hot.scheduled_at == hot.created_at else from_micros(hot.scheduled_at),
+        deadline_at=from_micros(hot.deadline_at),
         queue_deadline_at=_at(hot.queue_deadline_at),
         stall_at=_at(hot.stall_at),
         due_at=_at(hot.due_at),
-        updated_at=_at(hot.updated_at),
+        updated_at=from_micros(hot.updated_at),
         finished_at=_at(hot.finished_at),
         next_step=_STEPS[hot.next_step],
         cancel=_FLAGS[hot.cancel],

@@ -19,6 +19,9 @@ SUBMIT, RESUBMIT, QUERY = 0, 1, 2
 _ENDS = frozenset(status.value for status in TaskStatus if status.is_end)
 _PENDING = TaskStatus.PENDING_SUBMIT.value
 _SUBMITTING = TaskStatus.SUBMITTING.value
+_REQUESTED = CancelFlag.REQUESTED.value
+_GHOST = Job.GHOST.value
+_RESUBMIT = Step.RESUBMIT.value
 
 #: How many resources one claim looks at.
 WAKES = 64
@@ -46,11 +49,11 @@ class Lanes:
         self.leave(hot)
         now = self._unit.now
         if hot.status in _ENDS:
-            hot.look_at = hot.ghost_until if hot.job == Job.GHOST else None
+            hot.look_at = hot.ghost_until if hot.job == _GHOST else None
         elif hot.status == _PENDING:
             limit = hot.submit_deadline_at
             hot.look_at = limit
-            if hot.cancel == CancelFlag.REQUESTED:
+            if hot.cancel == _REQUESTED:
                 hot.look_at = 0
                 self._unit.has_work = True
             elif hot.claims >= QUARANTINE_CLAIMS:
@@ -63,7 +66,7 @@ class Lanes:
             hot.look_at = hot.deadline_at
         elif hot.status == _SUBMITTING:
             hot.look_at = hot.deadline_at
-            self._enter(hot, RESUBMIT if hot.next_step == Step.RESUBMIT else QUERY)
+            self._enter(hot, RESUBMIT if hot.next_step == _RESUBMIT else QUERY)
         else:
             hot.look_at = hot.deadline_at + hot.lease_length
             self._enter(hot, QUERY)

@@ -63,6 +63,7 @@ def page(unit: Unit, where: Filter, *, limit: int, cursor: str | None) -> Page:
         ("handler", where.handler_key),
         ("provider", where.provider_key),
         ("account", where.account),
+        ("dedupe_key", where.dedupe_key),
     )
     for column, value in named:
         if value is not None:
