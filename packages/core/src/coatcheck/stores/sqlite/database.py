@@ -8,7 +8,7 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,14 +22,17 @@ MEMORY = ":memory:"
 
 #: Connections that a child inherited: never used, never closed, since closing would disturb the parent's.
 _inherited: list[sqlite3.Connection] = []
+#: The databases that are locked while a fork is under way.
+_forking: "list[Database]" = []
 _open: "weakref.WeakSet[Database]" = weakref.WeakSet()
 
 
 class Database:
-    """One file (or memory) as one namespace sees it."""
+    """One file (or memory) as one namespace sees it; ``start_anew`` is called in a forked child."""
 
-    def __init__(self, path: str, prefix: str) -> None:
+    def __init__(self, path: str, prefix: str, start_anew: Callable[[], None]) -> None:
         self.path = path
+        self._start_anew = start_anew
         self.is_memory = path == MEMORY
         self._prefix = prefix
         self._statements: dict[str, str] = {}
@@ -154,9 +157,20 @@ class Database:
             self._connections.clear()
             _open.discard(self)
 
-    def after_fork(self) -> None:
-        """Start anew in a child process."""
+    def before_fork(self) -> None:
+        """Keep every thread out of SQLite, so that the child inherits no lock that nobody will give back."""
+        for lock in (self._write_lock, self._read_lock, self._watch_lock):
+            lock.acquire()
+
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
+        for lock in (self._write_lock, self._read_lock, self._watch_lock):
+            lock.release()
+
+    def after_fork_in_child(self) -> None:
+        """Start anew with connections of the child's own."""
         self._make_locks()
+        self._start_anew()
         if self._closed:
             return
         _inherited.extend(self._connections)
@@ -167,12 +181,29 @@ class Database:
                 self._open_connections()
 
 
-def _reopen_all() -> None:
-    for database in list(_open):
-        database.after_fork()
+def _before_fork() -> None:
+    _forking[:] = list(_open)
+    for database in _forking:
+        database.before_fork()
 
 
-os.register_at_fork(after_in_child=_reopen_all)
+def _after_fork_in_parent() -> None:
+    for database in _forking:
+        database.after_fork_in_parent()
+    _forking.clear()
+
+
+def _after_fork_in_child() -> None:
+    for database in _forking:
+        database.after_fork_in_child()
+    _forking.clear()
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)
 
 
 @contextmanager

@@ -92,18 +92,22 @@ class SqliteStore:
         self.is_shared = self.path != MEMORY
         if not self.is_shared:
             self.kind = "memory"
-        self._database = Database(self.path, f"{namespace}_")
-        self._database.create()
         self._limits = Limits()
-        self._changed = threading.Condition()
-        self._changes = 0
-        self._signs_of_life: dict[str, tuple[str, int]] = {}
+        self._start_anew()
         self._clock = clock
+        self._database = Database(self.path, f"{namespace}_", self._start_anew)
+        self._database.create()
         self._anchor = self._find_anchor()
         self._ageing = self._find_ageing(ageing)
 
     def __repr__(self) -> str:
         return f"<SqliteStore {self.path!r} namespace {self.namespace!r}>"
+
+    def _start_anew(self) -> None:
+        """Make what no other process can share."""
+        self._changed = threading.Condition()
+        self._changes = 0
+        self._signs_of_life: dict[str, tuple[str, int]] = {}
 
     # Time.
 
