@@ -800,3 +800,31 @@ class Task:
         clone = object.__new__(type(self))
         clone.__dict__.update(self.__dict__, **changes)
         return clone
+
+
+@frozen(kw_only=True)
+class TaskChange:
+    """What observers hear of: a task was added, changed its status or began a new generation."""
+
+    task_id: str
+    #: ``None`` for a task that was just added.
+    from_status: TaskStatus | None
+    to_status: TaskStatus
+    #: The store's time.
+    at: datetime
+    tenant: str
+    handler_key: str
+    generation: int
+
+    @classmethod
+    def of(cls, before: Task | None, after: Task) -> "TaskChange":
+        """Describe the step from ``before`` (``None``: a new task) to ``after``."""
+        return cls(
+            task_id=after.id,
+            from_status=None if before is None else before.status,
+            to_status=after.status,
+            at=after.updated_at,
+            tenant=after.tenant,
+            handler_key=after.handler_key,
+            generation=after.generation,
+        )
