@@ -1,1 +1,5 @@
-"""OCR handlers for coatcheck."""
+"""OCR handlers for coatcheck: one request type, one response type, whoever reads the document."""
+
+from coatcheck_ocr.model import OcrPage, OcrRequest, OcrResource, OcrResponse
+
+__all__ = ["OcrPage", "OcrRequest", "OcrResource", "OcrResponse"]

@@ -1,3 +1,12 @@
 """What this package registers with coatcheck: hook implementations only, no handler code."""
 
+from coatcheck import Registry, hookimpl
+from coatcheck_ocr.local.handler import LocalOcrHandler
+
 coatcheck_api = 1
+
+
+@hookimpl
+def coatcheck_register_handlers(registry: Registry) -> None:
+    """Register the handlers of this package; their request type comes with them."""
+    registry.add_handler(LocalOcrHandler())

@@ -15,8 +15,8 @@ from attrs import frozen
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-#: Longer sides are scaled down to this many pixels: small print stays readable, a job takes under a gigabyte.
-MAX_SIDE = 2400
+#: Longer sides are scaled down to this many pixels: small print stays readable, a job takes a gigabyte.
+MAX_SIDE = 2000
 #: How finely PDF pages are drawn, in dots per inch.
 DPI = 170
 

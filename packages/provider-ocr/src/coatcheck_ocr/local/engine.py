@@ -71,7 +71,7 @@ class Engine:
         """Recognise the text of one page, whichever of its four sides is up.
 
         Args:
-            page: any mode; up to some 2,500 pixels a side, larger pages only take longer.
+            page: any mode; more than some 2,000 pixels a side take time and memory without reading better.
             min_score: pieces below it are dropped.
         """
         import numpy as np
