@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from coatcheck.errors import StoreConfigError, StoreError, StoreFullError, StoreUnavailableError
+from coatcheck.errors import CoatcheckError, StoreConfigError, StoreFullError, StoreUnavailableError
 from coatcheck.stores.sqlite import schema
 
 #: How long a writer waits for other processes before it gives up.
@@ -221,7 +221,7 @@ def translated(path: str) -> Iterator[None]:
         ) from error
 
 
-def _meaning(error: sqlite3.Error, path: str) -> StoreError | sqlite3.Error:
+def _meaning(error: sqlite3.Error, path: str) -> CoatcheckError | sqlite3.Error:
     text = str(error)
     name = getattr(error, "sqlite_errorname", "") or ""
     if name.startswith("SQLITE_FULL"):
@@ -229,9 +229,10 @@ def _meaning(error: sqlite3.Error, path: str) -> StoreError | sqlite3.Error:
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return StoreUnavailableError(f"{path} was held by another writer for {BUSY_SECONDS:.0f} s; try again")
     if name.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM")):
-        return StoreError(
+        return StoreConfigError(
             f"expected a file that can be written at {path}, found: {text}; "
-            "change the path or its permissions"
+            "change the path or its permissions",
+            path,
         )
     if name.startswith("SQLITE_IOERR") or "closed" in text:
         return StoreUnavailableError(f"{path} cannot be used: {text}")
