@@ -90,7 +90,7 @@ def test_a_memory_store_refuses_to_pretend_in_a_child() -> None:
 
 
 def test_processes_claim_and_commit_on_one_file_beside_a_long_reader(store: SqliteStore, path: str) -> None:
-    """F66, F45: many writers and a reader that keeps its snapshot meet no 'locked', and no task is leased twice."""
+    """F66, F45: writers beside a reader that keeps its snapshot meet no "locked"; no task is leased twice."""
     total = 300
     store.add([new_task(f"t{number}") for number in range(total)])
     reader = sqlite3.connect(path, isolation_level=None)
