@@ -117,7 +117,7 @@ def test_override_beats_environment_beats_file_beats_default(write: Write) -> No
 def test_every_variable_is_read_as_its_type(write: Write) -> None:
     """Texts of the environment become the same values as in the file."""
     environ = {
-        "COATCHECK_STORE": "memory:",
+        "COATCHECK_STORE": "memory://",
         "COATCHECK_AGEING": "90",
         "COATCHECK_TRANSPORT": "requests",
         "COATCHECK_SELECTOR": "random",
@@ -131,7 +131,7 @@ def test_every_variable_is_read_as_its_type(write: Write) -> None:
         "COATCHECK_ACCOUNT_GITEE": "k",
     }
     config = Config.load(environ=environ)
-    assert (config.store, config.ageing, config.transport) == ("memory:", timedelta(seconds=90), "requests")
+    assert (config.store, config.ageing, config.transport) == ("memory://", timedelta(seconds=90), "requests")
     assert config.selector is not None
     assert config.selector.name == "random"
     assert config.worker.lease == timedelta(minutes=1)
@@ -154,7 +154,7 @@ def test_file_may_be_named_by_argument_or_variable(write: Write, tmp_path: Path)
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('stroe = "memory:"', r"\$\.stroe; did you mean 'store'"),
+        ('stroe = "memory://"', r"\$\.stroe; did you mean 'store'"),
         ("[worker]\nlesae = 5", r"\$\.worker\.lesae; did you mean 'lease'"),
         ("[plugins]\ndisable = []", r"\$\.plugins\.disable; did you mean 'disabled'"),
         ('[[limits]]\nprovder = "a"', r"\$\.limits\[0\]\.provder; did you mean 'provider'"),
@@ -171,7 +171,7 @@ def test_unknown_keys_are_refused_with_path_and_closest_name(write: Write, text:
 def test_misspelt_variable_is_refused_and_a_foreign_one_is_not(write: Write) -> None:
     """``COATCHECK_STOER`` is a slip; a variable of a plugin is its own business."""
     with pytest.raises(UnknownNameError, match="did you mean 'COATCHECK_STORE'"):
-        Config.load(environ={"COATCHECK_STOER": "memory:"})
+        Config.load(environ={"COATCHECK_STOER": "memory://"})
     Config.load(environ={"COATCHECK_ACME_REGION": "x"})
 
 

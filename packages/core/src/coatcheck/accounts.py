@@ -16,9 +16,6 @@ from coatcheck.model import Account, check_name
 
 #: What the environment variable of an account begins with.
 PREFIX = "COATCHECK_ACCOUNT_"
-#: The account of handlers and requests that name none; it always exists, though it may have no parts.
-DEFAULT = "default"
-
 #: Where one part comes from: ``"env:VARIABLE"``, ``"file:/absolute/path"``, or a function that returns it.
 Source = str | Callable[[], str]
 
@@ -80,12 +77,10 @@ class Accounts:
     def get(self, name: str) -> Account:
         """Return an account whose parts are looked up when they are asked for.
 
-        Raises:
-            UnknownNameError: of kind "account", when nothing is configured under this name;
-                ``Account.secret`` raises the same when a part is missing or cannot be read.
+        Nothing is looked up here: a handler that needs no credentials may use any name, for its limits.
+        ``Account.secret`` raises an ``UnknownNameError`` of kind "account" when nothing is configured under
+        the name, or when the part is missing or cannot be read here.
         """
-        if name != DEFAULT and name not in self.names:
-            raise UnknownNameError.of("account", name, self.names, _fix(name, "secret"))
         return Account(name, lambda part: self._lookup(name, part))
 
     def _lookup(self, name: str, part: str) -> str:
@@ -94,11 +89,12 @@ class Accounts:
             if value:
                 return value
         source = self._table.get(name, {}).get(part)
+        if source is None and name not in self.names:
+            raise UnknownNameError.of("account", name, self.names, _fix(name, part))
         if source is None:
-            parts = tuple(sorted(self._table.get(name, ())))
-            listed = f" (parts: {', '.join(parts)})" if parts else ""
+            listed = ", ".join(sorted(self._table.get(name, ()))) or "none"
             raise UnknownNameError(
-                f"account {name!r} has no {part!r} here{listed}. {_fix(name, part)}",
+                f"account {name!r} has no {part!r} here (parts in the settings: {listed}). {_fix(name, part)}",
                 "account",
                 name,
                 self.names,
