@@ -23,7 +23,9 @@ import sys, time
 from pathlib import Path
 from coatcheck_ocr.local.job import open_spool
 from coatcheck_ocr.model import OcrRequest
-print(open_spool(Path(sys.argv[1])).submit("key", OcrRequest(url=sys.argv[2])), flush=True)
+spool, url, *keys = sys.argv[1:]
+for key in keys:
+    print(open_spool(Path(spool)).submit(key, OcrRequest(url=url)), flush=True)
 time.sleep(600)
 """
 
@@ -51,7 +53,7 @@ def log(spool: Spool, job: str) -> str:
 def test_a_job_outlives_its_starter(tmp_path: Path, report: Sample, wait_until: Wait) -> None:
     """A worker killed right after its submit takes nothing down with it; a second submit adds no job."""
     spool = open_spool(tmp_path / "spool")
-    command = [sys.executable, "-c", STARTER, str(spool.path), report.path.as_uri()]
+    command = [sys.executable, "-c", STARTER, str(spool.path), report.path.as_uri(), "key"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as starter:
         assert starter.stdout is not None
         job = starter.stdout.readline().strip()
@@ -67,6 +69,28 @@ def test_a_job_outlives_its_starter(tmp_path: Path, report: Sample, wait_until: 
     progress = [(state.page, state.pages) for state in seen if state.pages]
     assert progress == sorted(progress)
     assert progress[-1] == (3, 3)
+
+
+@pytest.mark.slow
+def test_starters_killed_at_any_moment_leave_one_job_per_key(tmp_path: Path, wait_until: Wait) -> None:
+    """Whatever a killed starter had done so far, the next one picks it up and doubles nothing."""
+    spool = open_spool(tmp_path / "spool")
+    document = tmp_path / "notes.txt"
+    document.write_text("not a picture, so that the jobs are quick")
+    keys = [f"key-{number}" for number in range(12)]
+    command = [sys.executable, "-c", STARTER, str(spool.path), document.as_uri(), *keys]
+    for wanted in (1, 3, 6, 8, 11):
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as starter:
+            # The folder is there before its job is: the kill comes before, during or after the start.
+            wait_until((spool.path / f"key-{wanted}").exists)
+            starter.kill()
+
+    for key in keys:
+        spool.submit(key, OcrRequest(url=document.as_uri()))
+    wait_until(lambda: all(spool.look(key).is_end for key in keys))
+
+    assert {spool.look(key).code for key in keys} == {"unsupported_document"}
+    assert sorted(begun(spool)) == sorted(keys)
 
 
 def test_a_killed_job_is_noticed(tmp_path: Path, report: Sample, wait_until: Wait) -> None:
