@@ -11,9 +11,10 @@ import pytest
 from tests.provider_ocr.conftest import Sleepers
 
 from coatcheck import codec
+from coatcheck_ocr.local import job as job_module
 from coatcheck_ocr.local.job import file_path, main, open_spool
 from coatcheck_ocr.local.spool import JobState, JobStatus, Spool
-from coatcheck_ocr.model import OcrRequest
+from coatcheck_ocr.model import OcrRequest, OcrResponse
 from coatcheck_ocr.samples import Sample, load_samples
 
 Wait = Callable[[Callable[[], bool]], None]
@@ -22,7 +23,7 @@ STARTER = """
 import sys, time
 from pathlib import Path
 from coatcheck_ocr.local.job import open_spool
-from coatcheck_ocr.model import OcrRequest
+from coatcheck_ocr.model import OcrRequest, OcrResponse
 spool, url, *keys = sys.argv[1:]
 for key in keys:
     print(open_spool(Path(spool)).submit(key, OcrRequest(url=url)), flush=True)
@@ -151,6 +152,20 @@ def test_a_document_that_cannot_be_read_fails_the_job(tmp_path: Path, wait_until
     state = spool.look(job)
     assert (state.status, state.code, state.retryable) == (JobStatus.FAILED, "unsupported_document", False)
     assert "notes.txt" in state.message
+
+
+def test_a_result_over_the_cap_fails_the_job(
+    spool: Spool, sleepers: Sleepers, monkeypatch: pytest.MonkeyPatch, report: Sample
+) -> None:
+    """A result that no store would take is an end with a reason, not a process that dies."""
+    monkeypatch.setattr(job_module, "_recognise", lambda *_: OcrResponse(markdown="x" * 9_000_000))
+    monkeypatch.setattr(os, "nice", lambda _: 0)
+    job = spool.submit("key", report.request)
+    sleepers.kill()
+
+    assert main([str(spool.path / job)]) == 0
+    state = spool.look(job)
+    assert (state.status, state.code, state.retryable) == (JobStatus.FAILED, "result_too_large", False)
 
 
 def test_credentials_do_not_reach_the_job(

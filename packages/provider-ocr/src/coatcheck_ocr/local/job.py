@@ -17,7 +17,7 @@ from urllib.request import url2pathname
 
 import attrs
 
-from coatcheck import codec
+from coatcheck import PayloadTooLargeError, codec
 from coatcheck_ocr.local.spool import Folder, JobState, JobStatus, Spool, now
 from coatcheck_ocr.model import OcrRequest, OcrResponse
 
@@ -103,6 +103,7 @@ def _work(folder: Folder) -> None:
 
     try:
         response = _recognise(folder.read_request(), on_page)
+        folder.write_result(response)
     except CanceledError:
         end = JobState(status=JobStatus.CANCELED)
     except Exception as error:  # noqa: BLE001  # the state must say how the job ended, whatever went wrong
@@ -115,7 +116,6 @@ def _work(folder: Folder) -> None:
             retryable=retryable,
         )
     else:
-        folder.write_result(response)
         end = JobState(status=JobStatus.SUCCEEDED, page=len(response.pages), pages=len(response.pages))
     folder.write_state(
         attrs.evolve(end, attempt=state.attempt, started_at=state.started_at, finished_at=now())
@@ -138,6 +138,8 @@ def _code(error: Exception) -> tuple[str, bool]:
     match error:
         case DocumentError(code=code):
             return code, False
+        case PayloadTooLargeError():
+            return "result_too_large", False
         case ImportError():
             return "engine_missing", False
         case MemoryError():

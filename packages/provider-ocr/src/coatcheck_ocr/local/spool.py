@@ -300,21 +300,20 @@ class Spool:
         gone = 0
         for path in list(self.path.iterdir()) if self.path.exists() else []:
             with contextlib.suppress(OSError, JobMissingError):
-                if not path.is_dir() or path.stat().st_mtime > limit:
-                    continue
-                if not path.name.startswith("."):
-                    # The lock of a job that has not ended must not be touched: a submit would think that
-                    # it runs.
-                    if not Folder(path).read_state().is_end:
-                        continue
-                    with Folder(path).lock() as lock:
-                        if lock is None:
-                            continue
-                        path = path.rename(self.path / f".gone-{secrets.token_hex(8)}")  # noqa: PLW2901
-                        # it moved
-                shutil.rmtree(path)
-                gone += 1
+                if path.is_dir() and path.stat().st_mtime < limit and (rest := self._retire(path)):
+                    shutil.rmtree(rest)
+                    gone += 1
         return gone
+
+    def _retire(self, path: Path) -> Path | None:
+        """Move an ended job out of reach, and return where it lies now; None when it must stay."""
+        if path.name.startswith("."):
+            return path
+        # The lock of a job that has not ended must not be touched: a submit would think that it runs.
+        if not Folder(path).read_state().is_end:
+            return None
+        with Folder(path).lock() as lock:
+            return None if lock is None else path.rename(self.path / f".gone-{secrets.token_hex(8)}")
 
     def _create(self, folder: Folder, key: str, request: OcrRequest) -> None:
         """Make the folder beside its place and rename it; the first one there stays."""
