@@ -1,11 +1,13 @@
 """The request and response types of the OCR package: what they refuse, and that they survive being stored."""
 
+import io
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from coatcheck import codec
-from coatcheck.errors import ValidationError
+from coatcheck.errors import NotPersistableError, ValidationError
 from coatcheck_ocr.model import OcrPage, OcrRequest, OcrResource, OcrResponse, page_numbers
 
 REQUEST = OcrRequest(
@@ -45,6 +47,21 @@ def test_a_request_is_frozen_all_the_way_down() -> None:
         request.options["layout"] = None  # type: ignore[index]  # that is the point
 
 
+@pytest.mark.parametrize("options", [None, "dpi=200", [("dpi", 200)], io.StringIO()])
+def test_options_are_a_mapping(options: object) -> None:
+    """What only turns into a mapping by chance is refused: an empty file would count as no options."""
+    with pytest.raises(ValidationError, match="mapping"):
+        OcrRequest(url="https://example.com/a.pdf", options=options)  # type: ignore[arg-type]  # on purpose
+
+
+def test_an_open_file_in_the_options_is_refused_with_its_place() -> None:
+    """The request itself may be made; the check before the store says where the file is, and what to do."""
+    request = OcrRequest(url="https://example.com/a.pdf", options={"mask": [io.BytesIO()]})
+
+    with pytest.raises(NotPersistableError, match=r"options.*mask.*upload"):
+        codec.check_request(request, local_files=True)
+
+
 @pytest.mark.parametrize("url", ["", "   ", "scan.pdf", "/tmp/scan.pdf", None, 7])
 def test_a_url_needs_a_scheme(url: object) -> None:
     """A bare path is refused with the way to write it as a URL."""
@@ -59,10 +76,11 @@ def test_pages_have_one_notation(pages: object) -> None:
         OcrRequest(url="https://example.com/a.pdf", pages=pages)  # type: ignore[arg-type]  # wrong on purpose
 
 
-def test_languages_are_several_texts() -> None:
-    """A single text would be taken apart into letters."""
-    with pytest.raises(ValidationError, match=r'languages=\("en",\)'):
-        OcrRequest(url="https://example.com/a.pdf", languages="en")
+@pytest.mark.parametrize("languages", ["en", io.StringIO("en"), b"en", ["en", 1], {"en"}, None])
+def test_languages_are_several_texts(languages: object) -> None:
+    """A single text would be taken apart into letters, an open file be read."""
+    with pytest.raises(ValidationError, match=r'write languages=\("zh", "en"\)'):
+        OcrRequest(url="https://example.com/a.pdf", languages=languages)  # type: ignore[arg-type]  # on purpose
 
 
 def test_the_name_comes_from_the_url_if_nobody_says_it() -> None:

@@ -3,9 +3,8 @@
 Vendors differ in ``OcrRequest.options`` only. Nothing here reads a document or calls a vendor.
 """
 
-import copy
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,14 +18,24 @@ _PAGES = re.compile(r"[1-9]\d{0,6}(-[1-9]\d{0,6})?(,[1-9]\d{0,6}(-[1-9]\d{0,6})?
 
 
 def _frozen(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    return MappingProxyType(copy.deepcopy(dict(value)))
+    if not isinstance(value, Mapping):
+        raise ValidationError(f"expected a mapping with texts as keys, found {value!r}")
+    return MappingProxyType(_copied(value))
 
 
-def _words(value: Iterable[str]) -> tuple[str, ...]:
-    if isinstance(value, str):
+def _copied(value: Any) -> Any:
+    """Copy what JSON knows; all else stays as it is, and is refused with its path at the submit."""
+    if isinstance(value, Mapping):
+        return {key: _copied(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_copied(item) for item in value]
+    return value
+
+
+def _words(value: Sequence[str]) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
         raise ValidationError(
-            f'languages must be several texts, found the text {value!r}; write languages=("{value}",)',
-            "languages",
+            f'languages must be a tuple of texts, found {value!r}; write languages=("zh", "en")', "languages"
         )
     return tuple(value)
 
