@@ -27,6 +27,7 @@ from coatcheck.errors import (
     NotSentError,
     RejectedError,
     ThrottledError,
+    UnknownNameError,
     UnsafeUrlError,
     VendorError,
 )
@@ -59,12 +60,15 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 _SHORTEST_SECRET = 4
 
 R = TypeVar("R")
-A = TypeVar("A", SubmitResult, QueryResult)
 Context = SubmitContext | QueryContext
 
 
 def _lowered(headers: Mapping[str, str]) -> Mapping[str, str]:
     return {name.lower(): value for name, value in headers.items()}
+
+
+def _statuses(accept: Iterable[int]) -> tuple[int, ...]:
+    return tuple(accept)
 
 
 @frozen(kw_only=True)
@@ -111,7 +115,7 @@ class Call:
     body: bytes | None = field(default=None, kw_only=True)
     timeout: timedelta = field(default=timedelta(seconds=60), kw_only=True)
     body_cap: int = field(default=BODY_CAP, kw_only=True)
-    accept: tuple[int, ...] = field(default=(), converter=tuple, kw_only=True)
+    accept: tuple[int, ...] = field(default=(), converter=_statuses, kw_only=True)
     creates: bool = field(default=False, kw_only=True)
     sign: "Callable[[Call], Call] | None" = field(default=None, kw_only=True, eq=False)
 
@@ -240,15 +244,15 @@ def path(*segments: str) -> str:
 class HttpHandler(TaskHandler[P], Generic[P]):
     """A handler that describes calls and reads replies; it does no I/O itself.
 
-    Subclasses set ``base_url`` and define ``submit_call``, ``read_submit``, ``query_call`` and ``read_query``.
+    Subclasses set ``base_url`` and define ``submit_call``, ``read_submit``, ``query_call``, ``read_query``.
     Two pairs more are capabilities, there when a subclass defines them, with the arguments of these four:
     ``cancel_call(params, context) -> Call | CancelResult`` with ``read_cancel(reply, params, context)`` like
     a query, ``lookup_call(params, context) -> Call | LookupResult`` with ``read_lookup(reply, params,
     context)`` like a submit.
 
     Replies that are not 2xx never reach a ``read_*`` method, unless the call has their status in ``accept``.
-    They follow the reply table: 429, 425, and 503 with ``Retry-After``, are throttles; on submit any other 4xx
-    is a refusal, and 408, 3xx and 5xx leave the outcome unknown.
+    They follow the reply table: 429, 425, and 503 with ``Retry-After``, are throttles; on submit any other
+    4xx is a refusal, and 408, 3xx and 5xx leave the outcome unknown.
     """
 
     #: Where the vendor is, like ``"https://api.vendor.example/v1"``. Credentials go to this origin only.
@@ -367,7 +371,8 @@ def steps(handler: HttpHandler[Any], kind: Step, params: Any, context: Any) -> G
     Raises:
         HandlerError: what the reply table or the handler says; other exceptions of a reader become
             ``VendorError``. No message holds a secret that the step looked up.
-        ConfigError: a secret is missing, or ``base_url`` is wrong; nothing was sent.
+        ConfigError: a secret is missing, or ``base_url`` is wrong; nothing was sent. On submit only an
+            account that is not configured here comes out like this; the rest is ``NotSentError``.
     """
     talk = _Talk(handler, kind, context)
     try:
@@ -400,7 +405,7 @@ class _Talk:
 
     def submit(self, params: Any) -> Generator[Call, Reply, SubmitResult]:
         handler, context = self.handler, self.context
-        with _nothing_sent(handler):
+        with self._nothing_sent():
             if type(handler).prepare_calls is not HttpHandler.prepare_calls:
                 prepared = yield from self._prepare(params)
                 params = params if prepared is None else prepared
@@ -408,13 +413,16 @@ class _Talk:
             if not isinstance(call, SubmitResult):
                 call = self._outgoing(call, creates=True)
         if isinstance(call, SubmitResult):
-            return self._masked(call)
-        reply = yield call
+            return call
+        try:
+            reply = yield call
+        except ConfigError:
+            # Signing comes before sending.
+            with self._nothing_sent():
+                raise
         _check(reply, call, creating=True, now=context.now)
         with _reading(handler, "read_submit", reply):
-            return self._masked(
-                _expect(handler.read_submit(reply, params, context), SubmitResult, "read_submit")
-            )
+            return _expect(handler.read_submit(reply, params, context), SubmitResult, "read_submit")
 
     def _prepare(self, params: Any) -> Generator[Call, Reply, Any]:
         preparation = self.handler.prepare_calls(params, self.context)
@@ -437,7 +445,7 @@ class _Talk:
         with _reading(handler, "query_call"):
             call = handler.query_call(params, context)
         if isinstance(call, QueryResult):
-            return self._masked(call)
+            return call
         call = self._outgoing(call)
         reply = yield call
         _check(reply, call, creating=False, now=context.now)
@@ -454,10 +462,11 @@ class _Talk:
                 )
             call = self._outgoing(answer.call)
             reply = yield call
-            _check(reply, call, creating=False, now=context.now)
+            # A missing page says nothing about the job.
+            _check(reply, call, creating=False, now=context.now, absence=False)
             with _reading(handler, "the reader of a Follow", reply):
                 answer = answer.read(reply)
-        return self._masked(_expect(answer, QueryResult, "read_query"))
+        return _expect(answer, QueryResult, "read_query")
 
     def ask(self, params: Any) -> Generator[Call, Reply, Any]:
         """Cancel or look up: one call, one answer."""
@@ -474,6 +483,28 @@ class _Talk:
         with _reading(handler, f"read_{name}", reply):
             answer = getattr(handler, f"read_{name}")(reply, params, context)
         return _expect(answer, answer_type, f"read_{name}")
+
+    @contextmanager
+    def _nothing_sent(self) -> Iterator[None]:
+        """Before the submit's own call everything that goes wrong means "not sent", unless it says more."""
+        try:
+            yield
+        except (NotSentError, RejectedError, ThrottledError):
+            raise
+        except UnsafeUrlError as error:
+            # It will lead there next time too.
+            raise RejectedError(error.message, code=error.code) from error
+        except HandlerError as error:
+            raise NotSentError(f"nothing was submitted: {error.message}", code=error.code) from error
+        except Exception as error:
+            if isinstance(error, UnknownNameError) and error.kind == "account" and not self.secrets:
+                # Another worker may have the account: the step is given back, not tried again here.
+                raise
+            raise NotSentError(
+                f"{self.handler.key}: the submit could not be described ({type(error).__name__}: {error}); "
+                "nothing was sent",
+                code="bad_call",
+            ) from error
 
     def _outgoing(self, call: Call, *, creates: bool = False) -> Call:
         """Complete a call's URL and let it be signed, or refuse where it leads."""
@@ -517,13 +548,6 @@ class _Talk:
                 "leave them to sign()"
             )
 
-    def _masked(self, result: A) -> A:
-        """Take secrets that the vendor echoes out of a failure."""
-        if result.error is None or not self.secrets:
-            return result
-        message = _masked(result.error.message, self.secrets)
-        return attrs.evolve(result, error=attrs.evolve(result.error, message=message))
-
 
 def _check(reply: Reply, call: Call, *, creating: bool, now: datetime, absence: bool = True) -> None:
     """Apply the reply table to whatever is no evidence.
@@ -554,26 +578,6 @@ def _check(reply: Reply, call: Call, *, creating: bool, now: datetime, absence: 
     if not creating and absence and status in (404, 410):
         raise JobNotFoundError(f"{what}; the vendor does not know the job")
     raise VendorError(f"{what}; expected 2xx", code=f"http_{status}", http_status=status)
-
-
-@contextmanager
-def _nothing_sent(handler: HttpHandler[Any]) -> Iterator[None]:
-    """Before the submit's own call everything that goes wrong means "not sent", unless it says more."""
-    try:
-        yield
-    except (NotSentError, RejectedError, ThrottledError, ConfigError):
-        raise
-    except UnsafeUrlError as error:
-        # It will lead there next time too.
-        raise RejectedError(error.message, code=error.code) from error
-    except HandlerError as error:
-        raise NotSentError(f"nothing was submitted: {error.message}", code=error.code) from error
-    except Exception as error:
-        raise NotSentError(
-            f"{handler.key}: the submit could not be described ({type(error).__name__}: {error}); "
-            "nothing was sent",
-            code="bad_call",
-        ) from error
 
 
 @contextmanager
