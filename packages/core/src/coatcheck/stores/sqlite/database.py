@@ -103,7 +103,7 @@ class Database:
     def write(self) -> Iterator[sqlite3.Cursor]:
         """Hold the only write transaction of the file."""
         with self._write_lock, translated(self.path):
-            self._check_open()
+            self.check_open()
             cursor = self._writer.cursor()
             cursor.execute("BEGIN IMMEDIATE")
             try:
@@ -120,7 +120,7 @@ class Database:
     def read(self) -> Iterator[sqlite3.Cursor]:
         """Read a snapshot."""
         with self._read_lock, translated(self.path):
-            self._check_open()
+            self.check_open()
             cursor = self._reader.cursor()
             if not self.is_memory:
                 cursor.execute("BEGIN")
@@ -134,11 +134,12 @@ class Database:
     def change_mark(self) -> int:
         """Return a number that changes when another connection has written to the file; cheap."""
         with self._watch_lock, translated(self.path):
-            self._check_open()
+            self.check_open()
             (mark,) = self._watcher.execute("PRAGMA data_version").fetchone()
             return int(mark)
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Refuse a closed store, and a memory store in a forked child."""
         if self._closed:
             raise StoreUnavailableError(f"the store {self.path} is closed; open a new one")
         if self._pid != os.getpid():

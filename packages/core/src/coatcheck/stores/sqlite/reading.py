@@ -191,7 +191,7 @@ def _why(
     tenant = hot.tenant if side == SUBMIT else None
     for resource in resources.of(permit_side(side), hot.provider, hot.account, tenant):
         if resource.room < 1:
-            return _refusal(resource)
+            return _refusal(unit, resource)
     return Explanation(reason=WaitReason.READY, message="it goes with the next free place of a worker")
 
 
@@ -213,8 +213,11 @@ _MESSAGES: dict[str, Callable[[list[str]], tuple[WaitReason, str]]] = {
 }
 
 
-def _refusal(resource: Resource) -> Explanation:
+def _refusal(unit: Unit, resource: Resource) -> Explanation:
     kind, *parts = resource.key.split(SEPARATOR)
     reason, message = _MESSAGES[kind](parts)
+    if kind == "pause":
+        ((by, why),) = unit.all("SELECT by, reason FROM @pauses WHERE kind = ? AND name = ?", *parts)
+        message = f"{message} by {by}: {why}"
     until = None if resource.next_at is None else from_micros(resource.next_at)
     return Explanation(reason=reason, message=message, until=until)

@@ -141,6 +141,7 @@ class SqliteStore:
 
     def now(self) -> datetime:
         """Return the store's time."""
+        self._database.check_open()
         return from_micros(self._micros())
 
     # Transactions.
