@@ -94,7 +94,7 @@ class Accounts:
         if source is None:
             listed = ", ".join(sorted(self._table.get(name, ()))) or "none"
             raise UnknownNameError(
-                f"account {name!r} has no {part!r} here (parts in the settings: {listed}). {_fix(name, part)}",
+                f"account {name!r} has no {part!r} here (parts in settings: {listed}). {_fix(name, part)}",
                 "account",
                 name,
                 self.names,

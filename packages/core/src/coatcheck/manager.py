@@ -206,7 +206,7 @@ class Manager:
         wanted = _options(options, changes)
         handler = self._handler_for(request, wanted)
         params = self._checked(request, handler, wanted)
-        delay = self._admitted(request, wanted)
+        delay, run_at = self._admitted(request, wanted)
         task = self._draft(request, handler, wanted)
         new = NewTask(
             id=task.id,
@@ -218,8 +218,8 @@ class Manager:
             account=task.account,
             tenant=task.tenant,
             priority=task.priority,
-            delay=delay if wanted.run_at is None else timedelta(),
-            run_at=wanted.run_at,
+            delay=delay,
+            run_at=run_at,
             deadline=task.deadline,
             queue_deadline=task.queue_deadline,
             stall_limit=task.stall_limit,
@@ -297,8 +297,13 @@ class Manager:
             ) from error
         return codec.encode_value(request, field="params", cap=codec.CAPS["params"])
 
-    def _admitted(self, request: object, options: SubmitOptions) -> timedelta:
-        return options.delay if self.plugins is None else self.plugins.admit(request, options)
+    def _admitted(self, request: object, options: SubmitOptions) -> tuple[timedelta, datetime | None]:
+        """Let plugins have their say, and return the delay or the time of the submit."""
+        delay = options.delay if self.plugins is None else self.plugins.admit(request, options)
+        if options.run_at is None:
+            return delay, None
+        earliest = self.store.now() + delay if delay else options.run_at
+        return timedelta(), max(options.run_at, earliest)
 
     def _draft(self, request: object, handler: AnyHandler, options: SubmitOptions) -> Task:
         """Return the task as far as its record goes; the store's clock fills in the instants."""
@@ -711,18 +716,19 @@ class Manager:
     ) -> Task:
         """Make an operator's move, or say in which states it is allowed."""
         task = self._expired(codec.decode_task(stored, with_result=False))
-        move = None if task.is_leased else advance(task, event, self.store.now())
-        if move is None:
-            allowed = ", ".join(state for rule in RULES if rule.event is type(event) for state in rule.states)
-            held = " and a worker holds it" if task.is_leased else ""
-            raise ValidationError(
-                f"cannot {what} task {task.id}: it is {state_of(task)}{held}; allowed from {allowed}{hint}",
-                "task_id",
-            )
-        if needs_params and stored.params is None:
+        states = [state for rule in RULES if rule.event is type(event) for state in rule.states]
+        if needs_params and stored.params is None and state_of(task) in states:
             raise ValidationError(
                 f"cannot {what} task {task.id}: its request was dropped when the vendor took it "
                 f"(keep_params={task.traits.keep_params!r}); submit the request again",
+                "task_id",
+            )
+        move = None if task.is_leased else advance(task, event, self.store.now())
+        if move is None:
+            held = " and a worker holds it" if task.is_leased else ""
+            raise ValidationError(
+                f"cannot {what} task {task.id}: it is {state_of(task)}{held}; allowed from "
+                f"{', '.join(states)}{hint}",
                 "task_id",
             )
         return self._commit(task, move)
