@@ -5,11 +5,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coatcheck.config import Config, parse_duration, parse_rate
+from coatcheck.config import Config, WorkerConfig, parse_duration, parse_rate
 from coatcheck.errors import ConfigError, UnknownNameError, ValidationError
 from coatcheck.model import LONGEST, Limit, Rate, Side
 
@@ -124,6 +125,8 @@ def test_every_variable_is_read_as_its_type(write: Write) -> None:
         "COATCHECK_WORKER_LEASE": "1m",
         "COATCHECK_WORKER_GRACE": "0.5",
         "COATCHECK_WORKER_ROOM": "7",
+        "COATCHECK_WORKER_ASYNC_CALLS": "8",
+        "COATCHECK_WORKER_HEALTH_PORT": "0",
         "COATCHECK_PLUGINS_DISABLED": "a, b",
         "COATCHECK_PLUGINS_STRICT": "yes",
         "COATCHECK_NAMESPACE": "",
@@ -136,7 +139,7 @@ def test_every_variable_is_read_as_its_type(write: Write) -> None:
     assert config.selector.name == "random"
     assert config.worker.lease == timedelta(minutes=1)
     assert config.worker.grace == timedelta(seconds=0.5)
-    assert config.worker.room == 7
+    assert (config.worker.room, config.worker.async_calls, config.worker.health_port) == (7, 8, 0)
     assert (config.plugins.disabled, config.plugins.strict) == (("a", "b"), True)
     assert config.namespace == "default"
 
@@ -173,6 +176,29 @@ def test_misspelt_variable_is_refused_and_a_foreign_one_is_not(write: Write) -> 
     with pytest.raises(UnknownNameError, match="did you mean 'COATCHECK_STORE'"):
         Config.load(environ={"COATCHECK_STOER": "memory://"})
     Config.load(environ={"COATCHECK_ACME_REGION": "x"})
+
+
+def test_every_setting_of_the_worker_can_be_configured() -> None:
+    """The table ``[worker]`` has a key for each of the worker's settings, and no other."""
+    from coatcheck.worker.settings import WorkerSettings
+
+    assert {a.name for a in attrs.fields(WorkerConfig)} == {a.name for a in attrs.fields(WorkerSettings)}
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("COATCHECK_WORKER_THREADS", "4.5"),
+        ("COATCHECK_WORKER_THREADS", "many"),
+        ("COATCHECK_WORKER_LEASE", "-5"),
+        ("COATCHECK_PLUGINS_STRICT", "maybe"),
+        ("COATCHECK_AGEING", "0"),
+    ],
+)
+def test_bad_variables_fail_at_load(write: Write, variable: str, text: str) -> None:
+    """What the environment says is checked like the file."""
+    with pytest.raises(ConfigError, match="must be"):
+        Config.load(environ={variable: text})
 
 
 def test_unknown_override_is_refused() -> None:

@@ -152,7 +152,9 @@ class WorkerConfig:
     lease: timedelta | None = None
     grace: timedelta | None = None
     threads: int | None = None
+    async_calls: int | None = None
     room: int | None = None
+    health_port: int | None = None
     per_provider: Mapping[str, int] | None = None
 
 
@@ -242,7 +244,9 @@ _FLAT: Mapping[str, tuple[str, ...]] = {
     "worker_lease": ("worker", "lease"),
     "worker_grace": ("worker", "grace"),
     "worker_threads": ("worker", "threads"),
+    "worker_async_calls": ("worker", "async_calls"),
     "worker_room": ("worker", "room"),
+    "worker_health_port": ("worker", "health_port"),
     "plugins_disabled": ("plugins", "disabled"),
     "plugins_strict": ("plugins", "strict"),
 }
@@ -250,6 +254,11 @@ _VARIABLES = {PREFIX + name.upper(): name for name in _FLAT}
 _OTHERS = (f"{PREFIX}CONFIG",)
 #: How alike an unknown variable must be to a known one to count as misspelt; others belong to somebody else.
 _MISSPELT = 0.85
+
+
+#: Settings whose variables hold a whole number, or a number of seconds where no unit follows.
+_COUNTS = ("worker_threads", "worker_async_calls", "worker_room", "worker_health_port")
+_DURATIONS = ("worker_lease", "worker_grace", "ageing")
 
 
 def _find(path: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Path | None:
@@ -301,11 +310,11 @@ def _is_misspelt(variable: str) -> bool:
 
 def _typed(name: str, variable: str, text: str) -> Any:
     """Return what a variable's text would be in the file."""
-    if name in ("worker_threads", "worker_room"):
+    if name in _COUNTS:
         if not re.fullmatch(r"[+-]?\d+", text.strip()):
             raise ConfigError(f"{variable} must be a whole number, found {text!r}")
         return int(text)
-    if name in ("worker_lease", "worker_grace", "ageing") and re.fullmatch(r"[+-]?\d+(\.\d+)?", text.strip()):
+    if name in _DURATIONS and re.fullmatch(r"[+-]?\d+(\.\d+)?", text.strip()):
         return float(text)
     if name == "plugins_disabled":
         return [item.strip() for item in text.split(",") if item.strip()]
@@ -395,7 +404,9 @@ _WORKER: Mapping[str, _Reader] = {
     "lease": _positive,
     "grace": parse_duration,
     "threads": _whole(1, 10_000),
+    "async_calls": _whole(1, 100_000),
     "room": _whole(1, 1_000_000),
+    "health_port": _whole(0, 65_535),
     "per_provider": _numbers,
 }
 _PLUGINS: Mapping[str, _Reader] = {"disabled": _names, "strict": _flag}
