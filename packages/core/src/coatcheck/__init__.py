@@ -1,7 +1,7 @@
 """Durable, throttled, recoverable tasks for vendor APIs that answer with a ticket.
 
-The public names of users and handler authors. What describes work is here at once; what does work (a manager, a
-worker, anything with HTTP) is imported when it is first asked for: plugins and web processes start quickly.
+The public names of users and handler authors. What describes work is here at once; what does work (a manager,
+a worker, anything with HTTP) is imported when it is first asked for: plugins and web processes start quickly.
 """
 
 from importlib import import_module

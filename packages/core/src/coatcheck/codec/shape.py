@@ -238,7 +238,7 @@ def _enum(cls: type[Enum]) -> Shape:
 
     def encode(value: Any, walk: Walk) -> Any:
         if not isinstance(value, cls):
-            refuse(value, f"a {cls.__name__}")
+            refuse(value, walks.a(cls))
         return kind(value.value)
 
     def decode(data: Any) -> Any:
@@ -255,8 +255,9 @@ def _array(make: Callable[[list[Any]], Any], item: Shape) -> Shape:
 
     def decode(data: Any) -> Any:
         out: list[Any] = []
+        read_list(data)
         try:
-            for value in read_list(data):
+            for value in data:
                 out.append(item.decode(value))  # noqa: PERF401  # the refusal needs to know how far it came
         except Refused as refused:
             raise refused.inside(f"[{len(out)}]") from None
@@ -316,7 +317,7 @@ def _object(arguments: tuple[Any, ...], path: str) -> Shape:
 def _registered(cls: type) -> Shape:
     def encode(value: Any, walk: Walk) -> Any:
         if not isinstance(value, cls):
-            refuse(value, f"a {cls.__name__}")
+            refuse(value, walks.a(cls))
         return encode_instance(value, walk)
 
     def decode(data: Any) -> Any:
@@ -324,7 +325,7 @@ def _registered(cls: type) -> Shape:
         if isinstance(value, RawValue):
             raise Refused(value.problem)
         if not isinstance(value, cls):
-            raise Refused(f"a {type(value).__name__} where {cls.__name__} is expected")
+            raise Refused(f"{walks.a(type(value))} where {cls.__name__} is expected")
         return value
 
     return Shape(encode, decode, frozenset({Named, cls}))
@@ -355,7 +356,7 @@ def _union(members: list[Shape], annotation: Any, path: str) -> Shape:
                     best = refused
                 walk.depth = depth
         if best is None or (not best.path and best.found.endswith("is expected")):
-            raise Refused(f"a {type(value).__name__} where {annotation} is expected", f"pass {annotation}")
+            raise Refused(f"{walks.a(type(value))} where {annotation} is expected", f"pass {annotation}")
         raise best
 
     def decode(data: Any) -> Any:
@@ -442,6 +443,8 @@ def open_envelope(envelope: Any) -> Any:
     entry = by_name.get(name)
     if entry is None:
         problem = f"no type {name!r} is registered here; is its plugin installed?"
+    elif version < 1:
+        problem = f"{name!r} has no version {version}"
     elif version > entry.version:
         problem = (
             f"version {version} of {name!r} is newer than version {entry.version} here; upgrade its plugin"

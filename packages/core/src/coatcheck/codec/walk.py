@@ -82,9 +82,9 @@ def refuse(value: object, expected: str = "") -> NoReturn:
     if isinstance(value, float) and not math.isfinite(value):
         raise Refused("a number that is not finite", "use None")
     if expected and (cls in JSON_KINDS or is_persistent(cls)):
-        raise Refused(f"a {name} where {expected} is expected", f"pass {expected}")
+        raise Refused(f"{a(cls)} where {expected} is expected", f"pass {expected}")
     if is_persistent(cls):
-        raise Refused(f"a {name} inside plain data", f"annotate the field with {name}")
+        raise Refused(f"{a(cls)} inside plain data", f"annotate the field with {name}")
     if attrs.has(cls):
         raise Refused(f"an instance of the unregistered type {place(cls)}", decorate(cls))
     if isinstance(value, ModuleType | FunctionType | MethodType) or callable(value):
@@ -92,6 +92,11 @@ def refuse(value: object, expected: str = "") -> NoReturn:
     if callable(getattr(cls, "close", None)) or hasattr(cls, "__enter__"):
         raise Refused(f"a client or connection ({name})", "leave it to the handler and " + DATA)
     raise Refused(f"an instance of {place(cls)}", f"pass {expected}" if expected else DATA)
+
+
+def a(cls: type) -> str:
+    """Return a class's name with its article."""
+    return f"{'an' if cls.__name__[0] in 'AEIOUaeiou' else 'a'} {cls.__name__}"
 
 
 _FILE_URL = re.compile(r"\s*file:/", re.IGNORECASE)
@@ -182,7 +187,10 @@ def instant(value: Any, walk: Walk) -> str:
     """Return an aware datetime as JSON holds it: in UTC."""
     if not isinstance(value, datetime) or value.utcoffset() is None:
         refuse(value, "an aware datetime")
-    return value.astimezone(UTC).isoformat()
+    try:
+        return value.astimezone(UTC).isoformat()
+    except OverflowError:
+        raise Refused("a datetime that UTC does not have", "use one of the years 2 to 9998") from None
 
 
 def seconds(value: Any, walk: Walk) -> float:
