@@ -107,6 +107,8 @@ class Finished:
     #: The task as it was claimed.
     task: Task
     event: Event
+    #: The task as the transition leaves it.
+    after: Task
     transition: Transition
     #: Nothing was sent because the account is not configured here: leave it alone for a while.
     is_unknown_account: bool = False
@@ -490,7 +492,7 @@ def _finish(
             "no step can be made of that"
         )
     transition = transition_of(task, move, key=lease.token, side=side, result=result)
-    return Finished(lease, task, event, transition, is_unknown_account)
+    return Finished(lease, task, event, move.task, transition, is_unknown_account)
 
 
 def _cancel_without_method(lease: Lease, task: Task, now: datetime) -> Finished:
