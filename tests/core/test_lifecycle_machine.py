@@ -103,7 +103,7 @@ denials = throttled | st.builds(NotSent, error=st.just(ERROR), delay=delays) | s
 riddles = accepted_without_id | st.builds(
     Unknown, error=st.just(ERROR), delay=delays, final=st.integers(0, 9).map(lambda number: number == 0)
 )
-query_answers = (
+query_answers: st.SearchStrategy[Event] = (
     in_progress
     | in_progress
     | in_progress
@@ -404,7 +404,7 @@ class Life(RuleBasedStateMachine):
             answer: Event = data.draw(cancel_answers, "answer")
             assert self.row.commit(answer)
         else:
-            seen: Event = data.draw(query_answers, "answer")
+            seen = data.draw(query_answers, "answer")
             assert self.row.commit(seen)
 
     def wants_cancel_call(self) -> bool:
