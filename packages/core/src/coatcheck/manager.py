@@ -432,7 +432,7 @@ class Manager:
             WaitTimeoutError: the patience ended before the task; it carries both ids.
             TaskNotFoundError: there is no such task, or it is another tenant's.
         """
-        patience = _patience(timeout)
+        patience = read_patience(timeout)
         started = time.monotonic()
         seen: tuple[object, ...] | None = None
         told: WaitReason | None = None
@@ -861,21 +861,21 @@ def _listed(stored: Stored) -> Task:
         return Task(**stored.row.__dict__, notes=(str(error),))
 
 
-def _patience(timeout: timedelta | float | None) -> timedelta | None:
-    if timeout is None or isinstance(timeout, timedelta):
-        found = timeout
-    elif (
-        isinstance(timeout, int | float)
-        and not isinstance(timeout, bool)
-        and 0 <= timeout <= LONGEST.total_seconds()
-    ):
-        found = timedelta(seconds=timeout)
-    else:
-        raise ValidationError(
-            f"timeout must be a number of seconds from 0, a timedelta or None, found {timeout!r}", "timeout"
-        )
-    check_duration(found, "timeout", zero=True, none=True)
-    return found
+def read_patience(timeout: timedelta | float | None) -> timedelta | None:
+    """Return how long a caller wants to wait, given in seconds or as a timedelta; ``None`` for no limit.
+
+    Raises:
+        ValidationError: anything else, or a negative or senselessly long time.
+    """
+    longest = LONGEST.total_seconds()
+    if isinstance(timeout, int | float) and not isinstance(timeout, bool) and 0 <= timeout <= longest:
+        return timedelta(seconds=timeout)
+    if timeout is None or (isinstance(timeout, timedelta) and timedelta() <= timeout <= LONGEST):
+        return timeout
+    raise ValidationError(
+        f"timeout must be 0 to {longest:.0f} seconds, a timedelta up to that, or None, found {timeout!r}",
+        "timeout",
+    )
 
 
 def _check_pausable(kind: str, name: str) -> None:
