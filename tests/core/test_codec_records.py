@@ -385,6 +385,33 @@ def test_what_is_no_json_in_metadata_or_params_is_refused_with_its_path(
     assert caught.value.path == path
 
 
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"provider_status": 3}, "provider_status"),
+        ({"error": Failure(400, "m", Phase.QUERY)}, "error.code"),  # type: ignore[arg-type]  # a vendor's number
+        ({"error": Failure("c", None, Phase.QUERY)}, "error.message"),  # type: ignore[arg-type]  # a missing text
+        ({"resources": (("file", 5),)}, "resources"),
+        ({"notes": (b"x",)}, "notes"),
+        ({"last_observation": Observation(TaskStatus.RUNNING, None, b"", NOW)}, "provider_status"),  # type: ignore[arg-type]  # bytes
+    ],
+)
+def test_what_should_be_a_text_is_refused_before_it_makes_a_record_unreadable(
+    changes: dict[str, Any], path: str
+) -> None:
+    """A vendor's word may be a number; a record that cannot be read again is never written."""
+    with pytest.raises(NotPersistableError, match=r"must be a text, found .*; write str") as caught:
+        encode_record(a_task(**changes))
+    assert caught.value.path == path
+
+
+def test_anything_else_that_is_no_json_is_refused_with_the_task() -> None:
+    """A slip elsewhere in a record is told as what it is."""
+    wrong: Any = object()
+    with pytest.raises(NotPersistableError, match="record of task t1 cannot be written"):
+        encode_record(a_task(idempotency_key=wrong))
+
+
 # Texts from vendors.
 
 

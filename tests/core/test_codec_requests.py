@@ -11,6 +11,7 @@ import threading
 from collections import namedtuple
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta, timezone
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
@@ -40,6 +41,17 @@ class Page:
     title: str = ""
 
 
+@frozen
+class BarePage(Page):
+    """A subclass without a name of its own."""
+
+
+class Mode(StrEnum):
+    """An enum inside a request."""
+
+    FAST = "fast"
+
+
 @persistent("requests.scan")
 @frozen
 class Scan:
@@ -50,6 +62,10 @@ class Scan:
     at: datetime | None = None
     count: int = 1
     weight: float = 1.0
+    mode: Mode = Mode.FAST
+    patience: timedelta = timedelta(0)
+    size: tuple[int, int] = (1, 1)
+    is_draft: bool = False
 
 
 @frozen
@@ -196,6 +212,14 @@ def test_values_that_json_cannot_hold_are_refused(value: object, found: str, fix
         ({"at": "2026-01-01"}, "request.at", "a str where datetime.datetime | None is expected"),
         ({"at": NAIVE}, "request.at", "a naive datetime"),
         ({"at": datetime(1, 1, 1, tzinfo=EAST)}, "request.at", "a datetime that UTC does not have"),
+        ({"mode": "fast"}, "request.mode", "a str where a Mode is expected"),
+        ({"mode": b"fast"}, "request.mode", "binary data"),
+        ({"patience": 3}, "request.patience", "an int where a timedelta is expected"),
+        ({"size": (1,)}, "request.size", "a tuple of 1, which cannot be stored in a task; pass a tuple of 2"),
+        ({"size": "12"}, "request.size", "a str where a tuple of 2 is expected"),
+        ({"size": (1, "2")}, "request.size[1]", "a str where a whole number is expected"),
+        ({"is_draft": 1}, "request.is_draft", "an int where True or False is expected"),
+        ({"pages": [BarePage("u")]}, "request.pages[0]", "the unregistered type"),
         ({"count": "3"}, "request.count", "a str where a whole number is expected"),
         ({"count": True}, "request.count", "a bool where a whole number is expected"),
         ({"count": 1.5}, "request.count", "a float where a whole number is expected"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, timezone
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, NewType
+from typing import Annotated, Any, Literal, NewType, TypeVar
 
 import attrs
 import pytest
@@ -89,6 +89,14 @@ class Request:
     inner: "Request | None" = None
     notes: tuple[str, ...] = ()
     either: Page | list[str] | None = None
+
+
+@persistent("values.table")
+@frozen
+class Table:
+    """Dicts inside dicts."""
+
+    cells: dict[str, dict[str, str]]
 
 
 @upcast("values.request", from_version=1)
@@ -231,6 +239,22 @@ def test_the_envelope_is_json_that_a_person_can_read() -> None:
     assert (data["mode"], data["patience"], data["when"]) == ("good", 60.0, "2026-01-02T00:00:00+00:00")
 
 
+def test_other_names_for_a_type_mean_that_type(fresh_types: None) -> None:
+    """NewType, Annotated and what Python 3.12 makes of ``type X = …`` are looked through."""
+    alias: Any = type("TypeAliasType", (), {})()
+    alias.__value__ = Annotated[Name, "remark"]
+    cls = persistent("values.named")(attrs.make_class("Named", {"held": attrs.field(type=alias)}))
+    assert decoded({"held": "x"}, version=1, name="values.named") == cls("x")
+    assert isinstance(decoded({"held": 1}, version=1, name="values.named"), RawValue)
+
+
+def test_instants_are_read_in_utc_whoever_wrote_them() -> None:
+    """The offset of the writer is not kept; the instant is."""
+    back = decoded({"pages": [], "when": "2026-01-01T08:00:00+08:00"})
+    assert back.when == datetime(2026, 1, 1, tzinfo=UTC)
+    assert back.when.tzinfo is UTC
+
+
 # Older, newer and broken data.
 
 
@@ -309,6 +333,12 @@ def test_a_nested_type_has_a_version_of_its_own(fresh_types: None) -> None:
         ("values.request", 3, {"pages": [], "weight": "3"}, "at .weight"),
         ("values.request", 3, {"pages": [], "weight": True}, "at .weight"),
         ("values.request", 3, {"pages": [], "patience": 1e300}, "at .patience"),
+        ("values.request", 3, {"pages": [], "extra": []}, "at .extra: list where dict"),
+        ("values.request", 3, {"pages": [], "either": 3}, "at .either: int, which fits no member"),
+        ("values.page", 1, {"url": "u", "size": [1]}, "at .size: a list of 1 where 2 are expected"),
+        ("values.page", 1, {"url": "u", "size": [1, "2"]}, "at .size[1]: str where int"),
+        ("values.page", 1, {"url": "u", "size": 12}, "at .size: int where list"),
+        ("values.table", 1, {"cells": {"a": {"b": 1}}}, "at .cells['a']['b']"),
         ("values.request", 1, {"no": "url"}, "its own code refuses (KeyError)"),
         (
             "values.request",
@@ -486,6 +516,8 @@ class Unregistered:
         (Plain, "found Plain", "registered classes"),
         (Literal[b"x"], "a Literal of other things", "use an enum"),
         (complex, "found complex", "use JSON scalars"),
+        (TypeVar("T"), "found ~T", "a plain type"),
+        ([int], "found [<class 'int'>]", "annotate it with a type"),
         (None, "no annotation", "annotate it"),
     ],
 )

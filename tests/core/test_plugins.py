@@ -257,6 +257,7 @@ def test_core_comes_through_the_same_door_and_first(install: Install) -> None:
     assert names == ["builtin", "acme_a", "acme_b"]
     assert registry.names("store") == dict.fromkeys(["memory", "sqlite"], "plugin 'builtin' from coatcheck")
     assert registry.names("transport") == {"requests": "plugin 'builtin' from coatcheck"}
+    assert type(registry.transport("requests")).__name__ == "RequestsTransport"
     assert report["acme_a"].distribution == "dist-acme_a"
 
 
@@ -363,6 +364,13 @@ def test_observers_hear_of_new_tasks_statuses_and_generations_and_of_nothing_els
         "h",
         running.updated_at,
     )
+
+
+def test_without_observers_a_change_costs_nothing() -> None:
+    """Most processes have none; their commits do not even describe the change."""
+    nothing: Any = object()
+    _, plugins, _ = load()
+    plugins.task_changed(nothing, nothing)
 
 
 def test_a_failing_observer_stops_neither_the_commit_nor_the_others(caplog: pytest.LogCaptureFixture) -> None:

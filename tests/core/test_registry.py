@@ -93,6 +93,12 @@ def fresh_types() -> Iterator[None]:
         unregister(name)
 
 
+def test_a_registry_says_what_it_holds(registry: Registry) -> None:
+    """Its repr is a summary, for logs and notebooks."""
+    registry.add_handler(Handler())
+    assert repr(registry) == "<Registry: 1 handler, 5 selector, 2 store, 0 transport, 0 command>"
+
+
 # Handlers.
 
 
@@ -290,6 +296,8 @@ def test_transports_and_commands_are_found_by_name(registry: Registry) -> None:
     """What plugins add is made, or handed out, under its own name."""
     registry.add_transport("fast", lambda timeout=1: ("fast", timeout))
     assert registry.transport("fast", timeout=2) == ("fast", 2)
+    registry.add_transport("any", dict)
+    assert registry.transport("any", whatever=1) == {"whatever": 1}
     command = click.Command("demo")
     registry.add_command(command)
     assert registry.commands == {"demo": command}

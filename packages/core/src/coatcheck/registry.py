@@ -55,7 +55,7 @@ class Registry:
         self._missing: dict[str, str] = {}
 
     def __repr__(self) -> str:
-        return f"<Registry of {', '.join(f'{len(items)} {kind}s' for kind, items in self._items.items())}>"
+        return f"<Registry: {', '.join(f'{len(items)} {kind}' for kind, items in self._items.items())}>"
 
     # Handlers.
 
@@ -248,7 +248,10 @@ class Registry:
 
     def _make(self, kind: str, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
         factory = self._get(kind, name)
-        signature = inspect.signature(factory)
+        try:
+            signature = inspect.signature(factory)
+        except ValueError:  # made in C; it checks its own arguments
+            return factory(*arguments, **options)
         parameters = signature.parameters.values()
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             known = [

@@ -21,8 +21,8 @@ from coatcheck.codec.shape import (
     unfrozen,
 )
 from coatcheck.codec.value import CAPS, check_plain, decode_value
-from coatcheck.codec.walk import Refused
-from coatcheck.errors import CoatcheckError, NewerRecordError, StoreError
+from coatcheck.codec.walk import Refused, a
+from coatcheck.errors import CoatcheckError, NewerRecordError, NotPersistableError, StoreError
 from coatcheck.model import (
     EMPTY,
     Failure,
@@ -113,10 +113,25 @@ def _make_traits(items: tuple[tuple[str, Any], ...]) -> HandlerTraits:
     )
 
 
+def _text(value: Any, path: str, cap: int = CAPS["error"]) -> str:
+    """Return a text of a handler or a vendor as it may be stored.
+
+    What is no text (a vendor's word may be a number) is refused: nobody could read the record again.
+    """
+    if not isinstance(value, str):
+        found = type(value).__name__
+        raise NotPersistableError(f"{path} must be a text, found {a(type(value))}; write str(…)", path, found)
+    return cut(value, cap)
+
+
+def _write_provider_status(word: Any) -> str:
+    return _text(word, "provider_status")
+
+
 def _write_failure(failure: Failure) -> dict[str, Any]:
     return {
-        "code": cut(failure.code, 200),
-        "message": cut(failure.message),
+        "code": _text(failure.code, "error.code", 200),
+        "message": _text(failure.message, "error.message"),
         "phase": failure.phase,
         "retryable": failure.retryable,
     }
@@ -143,7 +158,9 @@ def _write_observation(seen: Observation) -> dict[str, Any]:
     return {
         "status": seen.status,
         "progress": seen.progress,
-        "provider_status": None if seen.provider_status is None else cut(seen.provider_status),
+        "provider_status": None
+        if seen.provider_status is None
+        else _write_provider_status(seen.provider_status),
         "at": seen.at,
     }
 
@@ -162,12 +179,16 @@ def _read_progress(data: Any) -> float:
     return float(read_number(data))
 
 
+def _write_resources(resources: Any) -> list[list[str]]:
+    return [[_text(part, "resources", 1024) for part in pair] for pair in resources]
+
+
 def _read_resources(data: Any) -> tuple[tuple[str, str], ...]:
     return tuple([(read_text(kind), read_text(name)) for kind, name in read_list(data)])
 
 
 def _write_notes(notes: tuple[str, ...]) -> list[str]:
-    return [cut(note, 1024) for note in notes]
+    return [_text(note, "notes", 1024) for note in notes]
 
 
 def _read_notes(data: Any) -> tuple[str, ...]:
@@ -205,7 +226,7 @@ COLUMNS: Mapping[str, Column] = {
         None, _read_query_params, _write_query_params, frozenset({"external_task_id", "provider_params"})
     ),
     "progress": Column(None, _read_progress),
-    "provider_status": Column(None, read_text, cut),
+    "provider_status": Column(None, read_text, _write_provider_status),
     "last_observation": Column(
         None,
         _read_observation,
@@ -218,7 +239,7 @@ COLUMNS: Mapping[str, Column] = {
         None, _read_failure, _write_failure, frozenset({"code", "message", "phase", "retryable"})
     ),
     "usage": Column(None, _read_mapping),
-    "resources": Column((), _read_resources),
+    "resources": Column((), _read_resources, _write_resources),
     "submit_attempts": Column(0, read_whole),
     "not_sent_count": Column(0, read_whole),
     "query_count": Column(0, read_whole),
@@ -243,7 +264,7 @@ def encode_record(task: Task) -> bytes:
     that come from vendors are cut to their caps.
 
     Raises:
-        NotPersistableError: metadata or provider params hold something else than JSON values.
+        NotPersistableError: metadata or provider params are no JSON values, or a vendor's word is no text.
     """
     held = task.__dict__
     unknown = task.unknown_fields
@@ -257,11 +278,11 @@ def encode_record(task: Task) -> bytes:
             out[name] = {**extra.fields, **out[name]}
     try:
         return orjson.dumps(out, default=unfrozen)
-    except TypeError:
+    except TypeError as error:
         check_plain(task.metadata, name="metadata")
         check_plain(task.query_params and task.query_params.provider_params, name="query_params")
         check_plain(task.usage, name="usage")
-        raise
+        raise NotPersistableError(f"the record of task {task.id} cannot be written: {error}") from error
 
 
 def decode_task(stored: Stored, *, with_result: bool = True) -> Task:

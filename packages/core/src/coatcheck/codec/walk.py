@@ -126,8 +126,11 @@ def _check_local(value: str, *, local_files: bool) -> None:
             raise Refused("the URL of a local file", UPLOAD)
         if not is_readable_file_url(value):
             raise Refused("the URL of a file that cannot be read here", "check its name and its permissions")
-    elif value.startswith(_PATH_STARTS) and len(value) < 4096 and _is_file(value):
-        raise Refused("the path of a local file", "write it as a file:// URL" if local_files else UPLOAD)
+    elif value.startswith(_PATH_STARTS) and len(value) < 4096:
+        path = os.path.expanduser(value)  # noqa: PTH111  # any text may come here
+        if os.path.isfile(path):  # noqa: PTH113  # the same
+            fix = "write it as a file:// URL" if local_files else UPLOAD
+            raise Refused("the path of a local file", fix)
 
 
 def is_readable_file_url(url: str) -> bool:
@@ -140,16 +143,9 @@ def is_readable_file_url(url: str) -> bool:
     return (
         parts.scheme == "file"
         and parts.netloc in ("", "localhost")
-        and _is_file(path)
+        and os.path.isfile(path)  # noqa: PTH113  # any text may come here
         and os.access(path, os.R_OK)
     )
-
-
-def _is_file(path: str) -> bool:
-    try:
-        return os.path.isfile(os.path.expanduser(path))  # noqa: PTH111, PTH113  # any text may come here
-    except ValueError:  # a NUL: no file has such a name
-        return False
 
 
 def flag(value: Any, walk: Walk) -> bool:
