@@ -2,7 +2,7 @@
 
 Every class carries fields, survives pickling, and says what was expected, what was found and what to do.
 Nothing here may import another coatcheck module, and no message may hold a secret or a URL with a token in
-it.
+it. The classes have no slots: with them, pickling would lose the notes of an exception.
 """
 
 import difflib
@@ -18,7 +18,7 @@ def closest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
-@attrs.define
+@attrs.define(slots=False)
 class CoatcheckError(Exception):
     """The root of every error that coatcheck raises on purpose."""
 
@@ -31,12 +31,12 @@ class CoatcheckError(Exception):
 # Configuration.
 
 
-@attrs.define
+@attrs.define(slots=False)
 class ConfigError(CoatcheckError):
     """Something set up once (a file, an option, a plugin, a limit) is wrong; fix it and start again."""
 
 
-@attrs.define
+@attrs.define(slots=False)
 class UnknownNameError(ConfigError):
     """A name that nobody registered was asked for."""
 
@@ -53,7 +53,7 @@ class UnknownNameError(ConfigError):
         return cls(f"{text}. {hint}" if hint else text, kind, str(name), names)
 
 
-@attrs.define
+@attrs.define(slots=False)
 class DuplicateNameError(ConfigError):
     """Two registrations claim the same name."""
 
@@ -71,7 +71,7 @@ class DuplicateNameError(ConfigError):
         )
 
 
-@attrs.define
+@attrs.define(slots=False)
 class PluginError(ConfigError):
     """A plugin could not be loaded or broke a rule of the plugin door."""
 
@@ -79,12 +79,12 @@ class PluginError(ConfigError):
     distribution: str = ""
 
 
-@attrs.define
+@attrs.define(slots=False)
 class SelectorError(ConfigError):
     """A selector is set up wrongly or chose something that is not a candidate."""
 
 
-@attrs.define
+@attrs.define(slots=False)
 class StoreConfigError(ConfigError):
     """A store URL or a server's settings cannot be used."""
 
@@ -94,12 +94,12 @@ class StoreConfigError(ConfigError):
 # Requests that are refused before anything is stored.
 
 
-@attrs.define
+@attrs.define(slots=False)
 class RequestError(CoatcheckError):
     """A request was refused; nothing was stored."""
 
 
-@attrs.define
+@attrs.define(slots=False)
 class NotPersistableError(RequestError):
     """A value holds something that another machine could not restore."""
 
@@ -107,7 +107,7 @@ class NotPersistableError(RequestError):
     found: str = ""
 
 
-@attrs.define
+@attrs.define(slots=False)
 class PayloadTooLargeError(RequestError):
     """A payload is over the cap of its field."""
 
@@ -126,21 +126,21 @@ class PayloadTooLargeError(RequestError):
         )
 
 
-@attrs.define
+@attrs.define(slots=False)
 class ValidationError(RequestError):
     """A request or an option has a value that is not allowed."""
 
     field: str = ""
 
 
-@attrs.define
+@attrs.define(slots=False)
 class NoHandlerError(RequestError):
     """No registered handler accepts this type of request."""
 
     request_type: str = ""
 
 
-@attrs.define
+@attrs.define(slots=False)
 class AmbiguousHandlerError(RequestError):
     """Several handlers accept the request and no selector was configured."""
 
@@ -148,7 +148,7 @@ class AmbiguousHandlerError(RequestError):
     keys: tuple[str, ...] = ()
 
 
-@attrs.define
+@attrs.define(slots=False)
 class DedupeConflictError(RequestError):
     """The dedupe key is taken by a task with another request."""
 
@@ -156,7 +156,7 @@ class DedupeConflictError(RequestError):
     task_id: str = ""
 
 
-@attrs.define
+@attrs.define(slots=False)
 class InsufficientBalanceError(RequestError):
     """A ledger account cannot cover the hold."""
 
@@ -168,7 +168,7 @@ class InsufficientBalanceError(RequestError):
 # What became of a task.
 
 
-@attrs.define
+@attrs.define(slots=False)
 class TaskError(CoatcheckError):
     """A task is missing, or did not end the way that the caller asked for."""
 
@@ -176,12 +176,12 @@ class TaskError(CoatcheckError):
     external_task_id: str | None = None
 
 
-@attrs.define
+@attrs.define(slots=False)
 class TaskNotFoundError(TaskError):
     """No such task, or a task of another tenant: the two look the same on purpose."""
 
 
-@attrs.define
+@attrs.define(slots=False)
 class TaskFailedError(TaskError):
     """The task ended FAILED."""
 
@@ -190,26 +190,26 @@ class TaskFailedError(TaskError):
     retryable: bool = False
 
 
-@attrs.define
+@attrs.define(slots=False)
 class TaskCanceledError(TaskError):
     """The task ended CANCELED."""
 
 
-@attrs.define
+@attrs.define(slots=False)
 class TrackingTimedOutError(TaskError):
     """The task ended TRACKING_TIMED_OUT: we stopped looking, the vendor's job may go on."""
 
     code: str = ""
 
 
-@attrs.define
+@attrs.define(slots=False)
 class SubmitUnknownError(TaskError):
     """The task ended SUBMIT_UNKNOWN: whether the vendor has a job is not known; see ``resolve``."""
 
     code: str = ""
 
 
-@attrs.define
+@attrs.define(slots=False)
 class WaitTimeoutError(TaskError):
     """The caller's patience ended before the task did; the task itself goes on."""
 
@@ -220,36 +220,36 @@ class WaitTimeoutError(TaskError):
 # Stores.
 
 
-@attrs.define
+@attrs.define(slots=False)
 class StoreError(CoatcheckError):
     """The store could not do what was asked."""
 
 
-@attrs.define
+@attrs.define(slots=False)
 class StoreUnavailableError(StoreError):
     """The store does not answer; the call may have run or not."""
 
 
-@attrs.define
+@attrs.define(slots=False)
 class StoreFullError(StoreError):
     """The store has no room left; nothing was stored."""
 
 
-@attrs.define
+@attrs.define(slots=False)
 class LeaseLostError(StoreError):
     """The lease that the call relied on belongs to somebody else now."""
 
     task_id: str = ""
 
 
-@attrs.define
+@attrs.define(slots=False)
 class ConflictError(StoreError):
     """The task moved since it was read; read it again."""
 
     task_id: str = ""
 
 
-@attrs.define
+@attrs.define(slots=False)
 class NewerRecordError(StoreError):
     """The record was written by a newer version; upgrade this process to read it."""
 
@@ -261,7 +261,7 @@ class NewerRecordError(StoreError):
 # What handlers raise.
 
 
-@attrs.define
+@attrs.define(slots=False)
 class HandlerError(CoatcheckError):
     """A handler broke its contract, or could not do its step."""
 
@@ -269,21 +269,21 @@ class HandlerError(CoatcheckError):
     retryable: bool = True
 
 
-@attrs.define
+@attrs.define(slots=False)
 class NotSentError(HandlerError):
     """The request certainly did not reach the vendor: a submit may be tried again."""
 
     code: str = "not_sent"
 
 
-@attrs.define
+@attrs.define(slots=False)
 class MaybeSentError(HandlerError):
     """The request may have reached the vendor: the outcome of a submit is unknown."""
 
     code: str = "maybe_sent"
 
 
-@attrs.define
+@attrs.define(slots=False)
 class RejectedError(HandlerError):
     """The vendor refused the request for certain: no job exists."""
 
@@ -292,7 +292,7 @@ class RejectedError(HandlerError):
     gate_delay: timedelta | None = None
 
 
-@attrs.define
+@attrs.define(slots=False)
 class ThrottledError(HandlerError):
     """The vendor asks for patience; ``delay`` is how long, if it said so."""
 
@@ -301,7 +301,7 @@ class ThrottledError(HandlerError):
     delay: timedelta | None = None
 
 
-@attrs.define
+@attrs.define(slots=False)
 class NotReadyError(HandlerError):
     """The vendor has the job but no answer yet; look again after ``delay``."""
 
@@ -310,14 +310,14 @@ class NotReadyError(HandlerError):
     delay: timedelta | None = None
 
 
-@attrs.define
+@attrs.define(slots=False)
 class JobNotFoundError(HandlerError):
     """The vendor does not know the job."""
 
     code: str = "not_found"
 
 
-@attrs.define
+@attrs.define(slots=False)
 class VendorError(HandlerError):
     """The vendor's reply cannot be used (an error page, a broken body, an unexpected status)."""
 
@@ -326,7 +326,7 @@ class VendorError(HandlerError):
     gate_delay: timedelta | None = None
 
 
-@attrs.define
+@attrs.define(slots=False)
 class UnsafeUrlError(HandlerError):
     """An address that came from a vendor or a request leads where no call may go."""
 

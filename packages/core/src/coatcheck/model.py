@@ -145,7 +145,7 @@ def check_aware(value: object, name: str) -> datetime:
     """Return ``value`` in UTC, or refuse a naive datetime and anything else.
 
     Raises:
-        ValidationError: when ``value`` is not an aware datetime.
+        ValidationError: ``value`` is not an aware datetime, or not in the years 1900 to 8999.
     """
     if not isinstance(value, datetime):
         raise ValidationError(f"{name} must be an aware datetime, found {value!r}", name)
@@ -155,6 +155,9 @@ def check_aware(value: object, name: str) -> datetime:
             "write datetime.now(UTC) or add tzinfo=",
             name,
         )
+    if not 1900 <= value.year < 9000:
+        # Deadlines and time zones are added to it, which must not leave the calendar.
+        raise ValidationError(f"{name} must be in the years 1900 to 8999, found {value.isoformat()}", name)
     return value.astimezone(UTC)
 
 
@@ -189,7 +192,8 @@ def check_whole(value: object, name: str, low: int, high: int) -> None:
         raise ValidationError(f"{name} must be a whole number from {low} to {high}, found {value!r}", name)
 
 
-_NAME = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
+# Without control characters, which spoil logs, and lone surrogates, which no store can write.
+_NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,200}")
 
 
 def check_name(value: object, name: str, *, blank: bool = False) -> None:
@@ -597,7 +601,15 @@ class SubmitOptions:
         check_duration(self.stall_limit, "stall_limit", none=True)
         if not isinstance(self.metadata, Mapping):
             raise ValidationError(f"metadata must be a mapping, found {self.metadata!r}", "metadata")
-        object.__setattr__(self, "metadata", MappingProxyType(copy.deepcopy(dict(self.metadata))))
+        try:
+            metadata = copy.deepcopy(dict(self.metadata))
+        except Exception as error:
+            raise ValidationError(
+                "metadata must hold texts, numbers, booleans, None, lists and dicts, "
+                f"found something that cannot be copied: {error}; pass its name or id",
+                "metadata",
+            ) from error
+        object.__setattr__(self, "metadata", MappingProxyType(metadata))
         if self.on_duplicate not in ("return", "retry_failed"):
             raise ValidationError(
                 f"on_duplicate must be 'return' or 'retry_failed', found {self.on_duplicate!r}",
@@ -672,7 +684,14 @@ class Limit:
             check_name(self.tenant, "tenant", blank=True)
         if self.live is not None:
             check_whole(self.live, "live", 1, 1_000_000)
+        if self.rate is not None and not isinstance(self.rate, Rate):
+            raise ValidationError(
+                f"rate must be a Rate or None, found {self.rate!r}; write Rate(5, timedelta(seconds=1))",
+                "rate",
+            )
         if self.side is not None:
+            if self.side not in tuple(Side):
+                raise ValidationError(f"side must be 'submit' or 'query', found {self.side!r}", "side")
             object.__setattr__(self, "side", Side(self.side))
             if (
                 self.tenant is not None
