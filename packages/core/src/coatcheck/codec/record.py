@@ -165,10 +165,13 @@ def _write_observation(seen: Observation) -> dict[str, Any]:
     }
 
 
+_STATUSES = {status.value: status for status in TaskStatus}
+
+
 def _read_observation(data: dict[str, Any]) -> Observation:
     progress, provider_status = data.get("progress"), data.get("provider_status")
     return Observation(
-        TaskStatus(data["status"]),
+        _STATUSES[data["status"]],
         None if progress is None else _read_progress(progress),
         None if provider_status is None else read_text(provider_status),
         read_instant(data["at"]),
@@ -252,8 +255,7 @@ COLUMNS: Mapping[str, Column] = {
 
 # The same, flat: these are walked at every step.
 _WRITERS = tuple((name, column.default, column.write) for name, column in COLUMNS.items())
-_READERS = {name: column.read for name, column in COLUMNS.items()}
-_NESTED = {name: column.names for name, column in COLUMNS.items() if column.names is not None}
+_READERS = {name: (column.read, column.names) for name, column in COLUMNS.items()}
 _DEFAULTS = {one.name: one.default for one in attrs.fields(Task) if one.name not in attrs.fields_dict(Row)}
 
 
@@ -321,13 +323,13 @@ def decode_task(stored: Stored, *, with_result: bool = True) -> Task:
         for older in range(stored.format, FORMAT):
             record = UPCASTERS[older](record)
         for name, value in record.items():
-            read = _READERS.get(name)
-            if read is None:
+            reader = _READERS.get(name)
+            if reader is None:
                 unknown[name] = value
                 continue
+            read, names = reader
             held[name] = read(value)
-            names = _NESTED.get(name)
-            if names is not None and not value.keys() <= names:
+            if names is not None and not names.issuperset(value):
                 extra = {key: item for key, item in value.items() if key not in names}
                 unknown[name] = Extra(held[name], extra)
     except (
