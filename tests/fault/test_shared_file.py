@@ -10,11 +10,11 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from tests.fault.scripts.counted import Counted, registry
 
 from coatcheck import Limit, Manager, Rate, TaskStatus
 from coatcheck.model import Side
 from coatcheck.stores.sqlite import SqliteStore
-from tests.fault.scripts.counted import Counted, registry
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -61,7 +61,7 @@ def wait_until_all_ended(store: SqliteStore, total: int, seconds: float) -> None
         if counts[TaskStatus.SUCCEEDED] == total:
             return
         time.sleep(0.1)
-    pytest.fail(f"expected {total} tasks to succeed within {seconds} s, found {store.stats().by_status}")
+    pytest.fail(f"expected {total} successes within {seconds} s, found {store.stats().by_status}")
 
 
 def calls_of(log: Path) -> list[list[str]]:
@@ -71,7 +71,7 @@ def calls_of(log: Path) -> list[list[str]]:
 
 @pytest.mark.timeout(300)
 def test_two_workers_and_eight_submitters_share_one_file(tmp_path: Path, start: Start) -> None:
-    """F45, F66, F70: 2,000 tasks, no "database is locked", one submit each, no query twice for one due time."""
+    """F45, F66, F70: 2,000 tasks, no "database is locked", one submit each, no due time queried twice."""
     path, log = tmp_path / "tasks.db", tmp_path / "calls.log"
     store = SqliteStore(str(path))
     workers = [start("counted_worker", path, log) for _ in range(2)]
@@ -128,5 +128,5 @@ def test_all_limits_hold_together_with_two_workers(tmp_path: Path, start: Start)
             live[tenants[task]] -= 1
     assert len(submits) == 60
     # Calls follow their permits by a moment, so what can be seen from outside is the total so far.
-    for count, at in enumerate(submits, start=1):
-        assert count <= 15 * (at - began + 1) + 15
+    for count, submitted_at in enumerate(submits, start=1):
+        assert count <= 15 * (submitted_at - began + 1) + 15

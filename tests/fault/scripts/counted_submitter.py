@@ -3,9 +3,10 @@
 import sys
 from pathlib import Path
 
+from tests.fault.scripts.counted import Counted, registry
+
 from coatcheck import Manager
 from coatcheck.stores.sqlite import SqliteStore
-from tests.fault.scripts.counted import Counted, registry
 
 store = SqliteStore(sys.argv[1])
 manager = Manager(store, registry(Path(sys.argv[2])))

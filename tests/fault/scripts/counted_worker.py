@@ -4,10 +4,11 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 
+from tests.fault.scripts.counted import registry
+
 from coatcheck import Accounts, Worker
 from coatcheck.stores.sqlite import SqliteStore
 from coatcheck.worker import WorkerSettings
-from tests.fault.scripts.counted import registry
 
 store, log, busy = sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]) if len(sys.argv) > 3 else 0.0
 Worker(
