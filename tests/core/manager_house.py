@@ -142,10 +142,10 @@ class House:
         return self.manager.get(task.id)
 
 
-def build(*vendors: Vendor, clock: FakeClock | None = None, **options: Any) -> House:
-    """Return a house with these vendors, or with the usual one."""
-    clock = clock or FakeClock()
-    store = SqliteStore(":memory:", clock=clock)
+def build(*vendors: Vendor, store: SqliteStore | None = None, **options: Any) -> House:
+    """Return a house with these vendors, or with the usual one; over a memory whose clock stands still."""
+    clock = FakeClock()
+    store = SqliteStore(":memory:", clock=clock) if store is None else store
     registry = Registry()
     vendors = vendors or (Vendor(),)
     for vendor in vendors:

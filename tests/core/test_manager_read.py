@@ -9,7 +9,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 from tests.core.manager_house import House, Job, Outcome, Vendor, build
 
@@ -391,12 +390,8 @@ def _submit(path: str, ids: Any) -> None:
 
 
 def _run(path: str) -> None:
-    registry = Registry()
-    vendor = Vendor()
-    registry.add_handler(vendor)
     store = SqliteStore(path)
-    house = attrs.evolve(build(), store=store, registry=registry)
-    house.work(2)
+    build(store=store).work(2)
     store.close()
 
 

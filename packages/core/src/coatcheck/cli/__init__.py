@@ -100,12 +100,10 @@ def _report(error: BaseException, app: App) -> int:
         case KeyboardInterrupt() | click.Abort():
             click.echo("interrupted; what was stored goes on", err=True)
             return INTERRUPTED
-        case BrokenPipeError():
-            # Whoever read our output has seen enough; the interpreter must not complain when it flushes.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return OK
         case SystemExit():
-            return error.code if isinstance(error.code, int) else BROKEN
+            # click ends with 1 when whoever reads our output has seen enough; that is nobody's failure.
+            is_broken_pipe = isinstance(error.__context__, BrokenPipeError)
+            return OK if is_broken_pipe else error.code if isinstance(error.code, int) else BROKEN
     if os.environ.get("COATCHECK_TRACEBACK"):
         traceback.print_exception(error)
     hint = "; COATCHECK_TRACEBACK=1 shows where"
