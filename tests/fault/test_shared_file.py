@@ -93,7 +93,7 @@ def test_two_workers_and_eight_submitters_share_one_file(tmp_path: Path, start: 
 
 @pytest.mark.timeout(240)
 def test_all_limits_hold_together_with_two_workers(tmp_path: Path, start: Start) -> None:
-    """G6: live jobs of an account and of each tenant, and a rate, hold across processes while all tasks end."""
+    """G6: an account's and each tenant's live jobs and a rate hold across processes, and all tasks end."""
     path, log = tmp_path / "tasks.db", tmp_path / "calls.log"
     store = SqliteStore(str(path))
     store.set_limit(
