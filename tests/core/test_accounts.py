@@ -76,7 +76,7 @@ def test_an_account_without_secrets_may_have_any_name() -> None:
 def test_missing_part_names_the_parts_that_exist() -> None:
     """A handler that asks for another part shows which ones the account has."""
     account = Accounts({"cloud": {"secret": "env:S"}}, environ={"S": "s"}).get("cloud")
-    with pytest.raises(UnknownNameError, match=r"no 'access_key' here \(parts in the settings: secret\)"):
+    with pytest.raises(UnknownNameError, match=r"no 'access_key' here \(parts in settings: secret\)"):
         account.secret("access_key")
 
 

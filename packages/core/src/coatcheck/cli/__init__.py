@@ -73,6 +73,14 @@ class Commands(click.Group):
             click.echo(f"commands of plugins are not listed: {plain(error)}", err=True)
             return {}
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command that was typed."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            ctx.ensure_object(App).is_cut_off = True
+            raise
+
     def main(self, *args: Any, **options: Any) -> NoReturn:
         """Run the program; always ends with ``SystemExit``."""
         app = App()
@@ -101,9 +109,8 @@ def _report(error: BaseException, app: App) -> int:
             click.echo("interrupted; what was stored goes on", err=True)
             return INTERRUPTED
         case SystemExit():
-            # click ends with 1 when whoever reads our output has seen enough; that is nobody's failure.
-            is_broken_pipe = isinstance(error.__context__, BrokenPipeError)
-            return OK if is_broken_pipe else error.code if isinstance(error.code, int) else BROKEN
+            # click ends so when whoever reads our output has seen enough; that is nobody's failure.
+            return OK if app.is_cut_off else error.code if isinstance(error.code, int) else BROKEN
     if os.environ.get("COATCHECK_TRACEBACK"):
         traceback.print_exception(error)
     hint = "; COATCHECK_TRACEBACK=1 shows where"

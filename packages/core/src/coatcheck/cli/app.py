@@ -59,6 +59,8 @@ class App:
 
     def __init__(self) -> None:
         self.is_json = False
+        #: Whoever read the output has closed the pipe.
+        self.is_cut_off = False
         self.config_file: str | None = None
         self.overrides: dict[str, Any] = {}
 
