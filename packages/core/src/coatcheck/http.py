@@ -652,7 +652,7 @@ def _origin(url: str) -> str:
 def _masked(text: str, secrets: Iterable[str]) -> str:
     for secret in secrets:
         if len(secret) >= _SHORTEST_SECRET:
-            text = text.replace(secret, "***")
+            text = text.replace(secret, "***").replace(quote(secret, safe=""), "***")
     return text
 
 

@@ -102,6 +102,9 @@ class Server:
         self.app = app
         self._loop = asyncio.new_event_loop()
         self._links: set[_Link] = set()
+        #: Connections that clients made so far.
+        self.accepted = 0
+        self._is_running = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="coatcheck-sandbox", daemon=True)
         try:
             self._socket = socket.create_server((host, port), backlog=1024)
@@ -110,11 +113,18 @@ class Server:
             raise
         self.host, self.port = host, self._socket.getsockname()[1]
         self._thread.start()
+        # A stop that reaches the loop before it runs would end its start, not it.
+        self._is_running.wait()
 
     @property
     def url(self) -> str:
         """Where the server is, without a trailing slash."""
         return f"http://{self.host}:{self.port}"
+
+    @property
+    def connections(self) -> int:
+        """How many connections are open now."""
+        return len(self._links)
 
     def close(self) -> None:
         """Stop listening, break off all connections and end the thread; a second call does nothing."""
@@ -137,6 +147,7 @@ class Server:
         loop = self._loop
         asyncio.set_event_loop(loop)
         server = loop.run_until_complete(loop.create_server(lambda: _Link(self), sock=self._socket))
+        loop.call_soon(self._is_running.set)
         try:
             loop.run_forever()
         finally:
@@ -166,6 +177,7 @@ class _Link(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101  # narrows the type: streams get no other transport
         self.wire = transport
+        self._server.accepted += 1
         self._server._links.add(self)  # noqa: SLF001  # the server and its links are one thing
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -230,6 +242,8 @@ class _Link(asyncio.Protocol):
         Raises:
             ValueError: it cannot be read.
         """
+        if self._unread and not self._unread[:1].isalpha():
+            raise ValueError("send HTTP, not TLS")
         end = self._unread.find(b"\r\n\r\n")
         if end < 0:
             if len(self._unread) > HEAD_CAP:

@@ -175,6 +175,8 @@ def _prepare(call: Call) -> tuple[requests.PreparedRequest, str]:
         if content_type is not None:
             headers["Content-Type"] = content_type
         headers.update(call.headers)
+        # Without this it is found out when the connection is open, and looks as if something had been sent.
+        "".join((call.method, *headers.values())).encode("latin-1")
         prepared = requests.PreparedRequest()
         prepared.prepare(method=call.method, url=full_url(call), headers=headers, data=body)
         parts = urlsplit(prepared.url or "")
@@ -218,7 +220,8 @@ def _read(response: requests.Response, call: Call, until: float) -> bytes:
     """Read the body up to the cap of the call; a larger or endless one is an error, whatever it says."""
     cap = call.body_cap
     body = b""
-    while chunk := response.raw.read(cap + 1 - len(body), decode_content=True):
+    # Not read, which waits for all of it: a reply that trickles must meet the deadline between two bytes.
+    while chunk := response.raw.read1(cap + 1 - len(body), decode_content=True):
         body = body + chunk if body else chunk
         if len(body) > cap:
             raise VendorError(
