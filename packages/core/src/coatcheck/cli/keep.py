@@ -38,7 +38,7 @@ def stats() -> None:
 
 
 @click.command()
-@click.option("--older-than", type=DURATION, required=True, help="Age since the end, like 30d.")
+@click.option("--older-than", required=True, help="Age since the end, like 30d.", **DURATION)
 @click.option(
     "--status",
     "statuses",

@@ -65,7 +65,7 @@ def _amount(limit: Limit) -> str:
 @click.option("--account", metavar="NAME", help="Of this account, or *.")
 @click.option("--tenant", metavar="NAME", help="Of this tenant, or *.")
 @click.option("--side", type=click.Choice([side.value for side in Side]), help="Which calls a rate is for.")
-@click.option("--rate", type=RATE, help="Calls per window, like 10/s or 600/5m.")
+@click.option("--rate", help="Calls per window, like 10/s or 600/5m.", **RATE)
 @click.option("--live", type=int, help="How many jobs may be live at once.")
 @click.option("--off", is_flag=True, help="Lift the limit.")
 @common

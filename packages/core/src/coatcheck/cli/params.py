@@ -1,5 +1,6 @@
-"""Types of command-line values: durations, times and rates, read as in the settings."""
+"""How durations, times and rates are read from the command line: as in the settings."""
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -10,42 +11,37 @@ from coatcheck.errors import ValidationError
 from coatcheck.model import Rate, check_aware
 
 
-class _Duration(click.ParamType[timedelta]):
-    name = "duration"
+def _duration(text: str) -> timedelta:
+    is_number = text.strip().replace(".", "", 1).isdecimal()
+    return parse_duration(float(text) if is_number else text, "it")
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
-        if isinstance(value, str) and value.strip().replace(".", "", 1).isdecimal():
-            value = float(value)
+
+def _instant(text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValidationError(f"expected a time like 2030-01-31T08:00Z, found {text!r}") from None
+    if found.utcoffset() is None:
+        raise ValidationError(f"{text} has no time zone; add Z for UTC, or an offset like +02:00")
+    return check_aware(found, "it")
+
+
+def _rate(text: str) -> Rate:
+    return parse_rate(text, "it")
+
+
+def _kind(metavar: str, read: Callable[[str], Any]) -> dict[str, Any]:
+    """Return the arguments of ``click.option`` for a kind of value; a refused one is a usage error."""
+
+    def convert(_: click.Context, __: click.Parameter, text: str | None) -> Any:
         try:
-            return parse_duration(value, "it")
+            return None if text is None else read(text)
         except ValidationError as error:
-            self.fail(str(error), param, ctx)
+            raise click.BadParameter(str(error)) from error
+
+    return {"metavar": metavar, "callback": convert}
 
 
-class _Instant(click.ParamType[datetime]):
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        try:
-            found = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
-        except ValueError:
-            self.fail(f"expected a time like 2030-01-31T08:00Z, found {value!r}", param, ctx)
-        try:
-            return check_aware(found, "it")
-        except ValidationError:
-            self.fail(f"{value} has no time zone; add Z for UTC, or an offset like +02:00", param, ctx)
-
-
-class _Rate(click.ParamType[Rate]):
-    name = "rate"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Rate:
-        try:
-            return value if isinstance(value, Rate) else parse_rate(value, "it")
-        except ValidationError as error:
-            self.fail(str(error), param, ctx)
-
-
-DURATION = _Duration()
-INSTANT = _Instant()
-RATE = _Rate()
+DURATION = _kind("DURATION", _duration)
+INSTANT = _kind("TIME", _instant)
+RATE = _kind("RATE", _rate)

@@ -79,7 +79,7 @@ def _fields(task: Task) -> list[tuple[str, object]]:
 
 @click.command()
 @click.argument("task_id", metavar="ID")
-@click.option("--timeout", type=DURATION, help="Patience, like 60 or 5m; without it, until the task ends.")
+@click.option("--timeout", help="Patience, like 60 or 5m; without it, until the task ends.", **DURATION)
 @TENANT
 @common
 def wait(task_id: str, timeout: timedelta | None, tenant: str | None) -> None:

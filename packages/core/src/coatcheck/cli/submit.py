@@ -17,7 +17,7 @@ from coatcheck.cli.request import read_request, request_type
 @click.command()
 @click.argument("type_name", metavar="TYPE")
 @click.argument("fields", nargs=-1, metavar="[FIELD]...")
-@click.option("--wait", type=DURATION, help="Wait this long (60, 5m) for the end, and print the result.")
+@click.option("--wait", help="Wait this long (60, 5m) for the end, and print the result.", **DURATION)
 @click.option(
     "--handler", "handler_key", metavar="KEY", help="Which handler; by default the only or chosen one."
 )
@@ -27,11 +27,11 @@ from coatcheck.cli.request import read_request, request_type
 @click.option("--account", metavar="NAME", help="Which credentials; the handler's by default.")
 @click.option("--tenant", metavar="NAME", help="Whose task it is.")
 @click.option("--priority", type=int, help="-1000 to 1000, higher first.")
-@click.option("--delay", type=DURATION, help="Submit no earlier than this long from now.")
-@click.option("--run-at", type=INSTANT, help="Submit no earlier than this time, like 2030-01-31T08:00Z.")
-@click.option("--deadline", type=DURATION, help="Give up this long after the scheduled time (24h).")
-@click.option("--queue-deadline", type=DURATION, help="Do not submit later than this long after it.")
-@click.option("--stall-limit", type=DURATION, help="Give up when the job shows no change for this long.")
+@click.option("--delay", help="Submit no earlier than this long from now.", **DURATION)
+@click.option("--run-at", help="Submit no earlier than this time, like 2030-01-31T08:00Z.", **INSTANT)
+@click.option("--deadline", help="Give up this long after the scheduled time (24h).", **DURATION)
+@click.option("--queue-deadline", help="Do not submit later than this long after it.", **DURATION)
+@click.option("--stall-limit", help="Give up when the job shows no change for this long.", **DURATION)
 @click.option("--metadata", multiple=True, metavar="NAME=VALUE", help="Kept with the task; may be repeated.")
 @click.option(
     "--dedupe-key", metavar="KEY", help="An equal request with this key returns the first one's task."

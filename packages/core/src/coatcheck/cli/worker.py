@@ -13,8 +13,8 @@ from coatcheck.cli.params import DURATION
 
 
 @click.command()
-@click.option("--lease", "worker_lease", type=DURATION, help="How long a claim lasts without renewal (30s).")
-@click.option("--grace", "worker_grace", type=DURATION, help="How long steps may end after a signal (30s).")
+@click.option("--lease", "worker_lease", help="How long a claim lasts without renewal (30s).", **DURATION)
+@click.option("--grace", "worker_grace", help="How long steps may end after a signal (30s).", **DURATION)
 @click.option("--threads", "worker_threads", type=int, help="How many calls at once (32).")
 @click.option("--room", "worker_room", type=int, help="How many steps are held at once (512).")
 @click.option("--health-port", "worker_health_port", type=int, help="Answer GET /health on this local port.")
