@@ -390,6 +390,22 @@ def test_refresh_without_the_handler_here_says_so(house: House) -> None:
     stranger.store.close()
 
 
+def test_refresh_without_the_account_here_says_so_and_gives_the_task_back() -> None:
+    """Another key is never tried, and the task stays as it was."""
+
+    class Careful(Vendor):
+        def query(self, params: QueryParams, context: Any) -> QueryResult:
+            return QueryResult.succeeded(context.account.secret())
+
+    house = build(Careful(account="acme"))
+    task = house.submitted()
+    with pytest.raises(UnknownNameError, match="unknown account 'acme'"):
+        house.manager.refresh(task.id)
+    after = house.manager.get(task.id)
+    assert (after.status, after.is_leased, after.query_count) == (TaskStatus.RUNNING, False, 0)
+    house.store.close()
+
+
 # The rest.
 
 

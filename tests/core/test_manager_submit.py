@@ -514,10 +514,12 @@ class Doorkeeper:
 
     def __init__(self) -> None:
         self.changes: list[TaskChange] = []
+        self.asked = 0
 
     @hookspecs.hookimpl
     def coatcheck_admit(self, request: Any, options: SubmitOptions) -> timedelta | None:
         """Delay big jobs, refuse bad ones."""
+        self.asked += 1
         if request.name == "no":
             raise RequestError("closed on Sundays")
         return timedelta(minutes=5) if request.name == "later" else None
@@ -551,12 +553,12 @@ def test_plugins_may_delay_refuse_and_hear() -> None:
 
 
 def test_replay_is_no_change(house: House) -> None:
-    """Observers do not hear of a task a second time."""
+    """Observers do not hear of a task a second time, and nobody is asked whether it may be stored."""
     keeper = Doorkeeper()
     heard = build(plugins=load_plugins(Registry(), extra=[keeper]))
     for _ in range(3):
         heard.manager.submit(Job(), dedupe_key="k")
-    assert len(keeper.changes) == 1
+    assert (len(keeper.changes), keeper.asked) == (1, 1)
     heard.store.close()
 
 

@@ -169,6 +169,12 @@ class Manager:
         transport: Transport = registry.transport(config.transport or "requests")
         options = {} if config.ageing is None else {"ageing": config.ageing}
         store = registry.open_store(config.store, namespace=config.namespace, **options)
+        if not store.is_shared:
+            _log.warning(
+                "a %s store is seen by its own process only: other workers, managers and commands find "
+                "nothing in it; use sqlite:///file.db to share tasks",
+                store.kind,
+            )
         made = cls(
             store, registry, accounts=accounts, selector=selector, transport=transport, plugins=plugins
         )
@@ -204,9 +210,10 @@ class Manager:
             StoreUnavailableError: the store does not answer; the task may be stored or not.
         """
         wanted = _options(options, changes)
-        handler = self._handler_for(request, wanted)
+        first = self._first_of(wanted)
+        handler = self._handler_for(request, wanted, first)
         params = self._checked(request, handler, wanted)
-        delay, run_at = self._admitted(request, wanted)
+        delay, run_at = self._admitted(request, wanted, first)
         task = self._draft(request, handler, wanted)
         new = NewTask(
             id=task.id,
@@ -245,7 +252,17 @@ class Manager:
             found.id,
         )
 
-    def _handler_for(self, request: object, options: SubmitOptions) -> AnyHandler:
+    def _first_of(self, options: SubmitOptions) -> Stored | None:
+        """Return the task that holds the dedupe key, if there is one: a replay asks nobody again.
+
+        Whether it is one is the store's to say, in ``add``: another submit may be faster.
+        """
+        if options.dedupe_key is None:
+            return None
+        found = self.store.list(Filter(tenant=options.tenant, dedupe_key=options.dedupe_key), limit=1)
+        return found.items[0] if found.items else None
+
+    def _handler_for(self, request: object, options: SubmitOptions, first: Stored | None) -> AnyHandler:
         kind = type(request)
         if options.handler_key is not None:
             resolved = self.registry.handler(options.handler_key)
@@ -267,14 +284,10 @@ class Manager:
         context = SelectorContext(
             request=request, options=options, candidates=[resolved.handler for resolved in found]
         )
-        if len(found) > 1 and options.dedupe_key is not None:
-            # A replay takes the handler that was chosen first and uses no turn of the selector.
-            for stored in self.store.list(
-                Filter(tenant=options.tenant, dedupe_key=options.dedupe_key), limit=1
-            ).items:
-                for resolved in found:
-                    if resolved.key == stored.row.handler_key:
-                        return resolved.handler
+        for resolved in found:
+            # A replay keeps the handler that was chosen first, and uses no turn of the selector.
+            if first is not None and resolved.key == first.row.handler_key:
+                return resolved.handler
         chosen = choose(self._selector, context)
         return next(resolved.handler for resolved in found if resolved.handler is chosen)
 
@@ -297,9 +310,13 @@ class Manager:
             ) from error
         return codec.encode_value(request, field="params", cap=codec.CAPS["params"])
 
-    def _admitted(self, request: object, options: SubmitOptions) -> tuple[timedelta, datetime | None]:
+    def _admitted(
+        self, request: object, options: SubmitOptions, first: Stored | None
+    ) -> tuple[timedelta, datetime | None]:
         """Let plugins have their say, and return the delay or the time of the submit."""
-        delay = options.delay if self.plugins is None else self.plugins.admit(request, options)
+        delay = options.delay
+        if self.plugins is not None and first is None:
+            delay = self.plugins.admit(request, options)
         if options.run_at is None:
             return delay, None
         earliest = self.store.now() + delay if delay else options.run_at
@@ -609,7 +626,12 @@ class Manager:
             only=[task_id],
         )
         for lease in batch.leases:
-            self.store.commit([self._steps.run(lease, batch.now)])
+            finished = self._steps.perform(lease, batch.now)
+            self.store.commit([finished.transition])
+            if finished.is_unknown_account:
+                raise UnknownNameError.of(
+                    "account", task.account, self.accounts.names, "Nothing was asked; configure it here too."
+                )
             after = self.get(task_id)
             self._changed(task, after)
             return after
