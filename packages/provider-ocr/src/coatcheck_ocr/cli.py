@@ -17,8 +17,7 @@ def demo(files: tuple[Path, ...], *, is_json: bool) -> None:
     """Read sample documents on this machine, or your own FILEs (PNG, JPEG, TIFF, PDF).
 
     Every document becomes a task of ocr:local in a new store, a SQLite file that stays. Prints the
-    recognised markdown, and for the samples whether the words that they show are there. Needs no account and
-    no network.
+    recognised markdown, and for the samples whether the words that they show are there. Needs no account.
 
     Exit codes: 0 all was read, 1 a document failed or a sample lacks words, 2 the engine is not installed or
     a file cannot be read.
