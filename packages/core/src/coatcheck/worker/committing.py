@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import define
 
-from coatcheck.errors import StoreUnavailableError
+from coatcheck.errors import StoreError, StoreUnavailableError
 from coatcheck.lifecycle import Released
 from coatcheck.model import TaskStatus
 from coatcheck.step import Finished, Steps
@@ -104,7 +104,7 @@ class Committer:
                 if item.finished.is_unknown_account:
                     self.unknown_accounts.append(item.finished.task.account)
             else:
-                self._give_to_its_lease(item, item.problem)
+                self._give_to_its_lease(item)
 
     def add_receipt(self, finished: Finished) -> None:
         """Take in the late reply of a submit."""
@@ -147,8 +147,10 @@ class Committer:
     def forget(self) -> int:
         """Give up what could not be written; returns how many steps that were."""
         count = len(self._waiting) + len(self._parked) + len(self._receipts)
-        for item in (*self._waiting, *self._parked):
+        for item in self._waiting:
             self._held.drop(item)
+        for item in self._parked:
+            self._give_to_its_lease(item)
         self._waiting.clear()
         self._parked.clear()
         self._receipts.clear()
@@ -194,8 +196,9 @@ class Committer:
             self.add_receipt(finished)
             return None
         item.tries += 1
+        item.problem = StoreError(answer.message)
         if item.tries >= _TRIES:
-            self._give_to_its_lease(item, None, answer.message)
+            self._give_to_its_lease(item)
         else:
             item.retry_at = self._monotonic() + 2.0 ** (item.tries - 1)
             self._parked.append(item)
@@ -213,18 +216,18 @@ class Committer:
             bound = min(bound, after.queue_deadline)
         return max(0.0, min(delay, bound).total_seconds())
 
-    def _give_to_its_lease(self, item: Item, problem: Exception | None, message: str = "") -> None:
+    def _give_to_its_lease(self, item: Item) -> None:
         """Let go of a step that cannot be written: its lease runs out, and after three it is quarantined."""
         self._held.drop(item)
-        row = item.lease.stored.row
+        row, problem = item.lease.stored.row, item.problem
         self._log(
             logging.ERROR,
             "step_not_written",
             "a step of task %s cannot be written: %s",
             row.id,
-            message or problem,
+            problem,
             subject=row.id,
-            error=problem,
+            error=problem if problem is not None and problem.__traceback__ else None,
             task_id=row.id,
             handler=row.handler_key,
             kind=str(item.lease.kind),

@@ -65,7 +65,7 @@ class Cutter:
         self.next_at = 0.0
 
     def watch(self) -> None:
-        """Give up calls over their limit, and give back steps that no thread of their provider is free for."""
+        """Give up calls over their limit; give back steps that no thread of their provider is free for."""
         now = self._monotonic()
         if now < self.next_at:
             return

@@ -156,7 +156,9 @@ class Worker:
         self._check_process()
         with self._signals(listen=stop_signals), self._threads():
             self._log(logging.INFO, "worker_started", "worker %s started", self.worker_id)
+            self._round()
             while not self._is_over():
+                self._sleep()
                 self._round()
             self._log(
                 logging.INFO,
@@ -281,7 +283,7 @@ class Worker:
     # The loop.
 
     def _round(self) -> None:
-        """Take what ended, give up what takes too long, commit, claim, and sleep until something happens."""
+        """Take what ended, give up what takes too long, commit, and claim."""
         self._gather()
         now = self._live()
         self._collect()
@@ -291,7 +293,6 @@ class Worker:
         if now >= self._backoff.until:
             self._commit()
             self._claim()
-        self._sleep()
 
     def _gather(self) -> None:
         """Under load, wait a little so that the next commit carries a group."""
@@ -394,6 +395,7 @@ class Worker:
         self._inbox.ring()
 
     def _sleep(self) -> None:
+        """Wait until a step ends, there is news, or something is to be done."""
         now = self._monotonic()
         if len(self._inbox):
             return

@@ -54,7 +54,7 @@ class WorkerSettings:
             check_whole(self.async_calls, "async_calls", 1, 100_000)
             check_whole(self.room, "room", 1, 1_000_000)
             for provider, bound in self.per_provider.items():
-                check_name(provider, "a provider's name")
+                check_name(provider, "a provider's name in per_provider")
                 check_whole(bound, f"per_provider[{provider!r}]", 1, 1_000_000)
             if self.health_port is not None:
                 check_whole(self.health_port, "health_port", 0, 65_535)
