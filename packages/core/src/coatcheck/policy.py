@@ -101,7 +101,7 @@ class PollPolicy:
         """Return the delay to the query that follows the ``queries``-th one (counted from 1)."""
         earlier = max(0, queries - 1)
         try:
-            interval = self.start * self.factor**earlier + self.step * earlier
+            interval = _grown(self.start, self.factor, earlier) + self.step * earlier
         except OverflowError:
             interval = self.cap
         return self._spread(max(min(interval, self.cap), _believed(asked)), draw)
@@ -109,7 +109,7 @@ class PollPolicy:
     def after_error(self, errors: int, draw: float) -> timedelta:
         """Return the backoff after the ``errors``-th error in a row (counted from 1)."""
         try:
-            delay = self.error_start * self.error_factor ** max(0, errors - 1)
+            delay = _grown(self.error_start, self.error_factor, max(0, errors - 1))
         except OverflowError:
             delay = self.error_cap
         return self._spread(min(delay, self.error_cap), draw)
@@ -120,6 +120,17 @@ class PollPolicy:
 
     def _spread(self, delay: timedelta, draw: float) -> timedelta:
         return delay + delay * (self.jitter * draw) if self.jitter else delay
+
+
+def _grown(start: timedelta, factor: float, times: int) -> timedelta:
+    """Return ``start`` times ``factor`` to the power of ``times``.
+
+    As a float: a whole factor to the power of some thousand queries would be a number of megabytes.
+
+    Raises:
+        OverflowError: it is longer than any timedelta.
+    """
+    return start * float(factor) ** times if start else start
 
 
 def _believed(asked: timedelta | None) -> timedelta:
