@@ -41,6 +41,12 @@ def vendor() -> Vendor:
     return CancelingVendor()
 
 
+class NoCommand:
+    """Something with a name that is no command."""
+
+    name = "nonsense"
+
+
 class Plugin:
     """What a provider's package would register."""
 
@@ -56,7 +62,7 @@ class Plugin:
 
     @hookimpl
     def coatcheck_register_commands(self, registry: Registry) -> None:
-        """Register two commands, one of them broken."""
+        """Register one good command and three bad ones."""
 
         @click.command()
         def hello() -> None:
@@ -68,8 +74,14 @@ class Plugin:
             """Fail."""
             raise ZeroDivisionError("bad\x1b[31m luck")
 
+        @click.command()
+        def show() -> None:
+            """Take a name that is taken."""
+
         registry.add_command(hello)
         registry.add_command(broken)
+        registry.add_command(show)
+        registry.add_command(NoCommand())
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ from tests.cli.test_tasks import TYPE, submitted, work
 
 from coatcheck.cli import BUILT_IN, main
 from coatcheck.errors import StoreUnavailableError
+from coatcheck.plugins import load_plugins
 from coatcheck.stores.sqlite import SqliteStore
 
 
@@ -42,8 +43,14 @@ def test_commands_of_plugins_run_and_their_faults_stay_theirs(run: Run) -> None:
     broken = run("broken")
     assert broken.code == 70
     assert "ZeroDivisionError: bad\\x1b[31m luck" in broken.err
-    help_ = run("--help").out
-    assert all(name in help_ for name in (*BUILT_IN, "hello", "broken"))
+    answer = run("--help")
+    assert answer.code == 0
+    assert all(name in answer.out for name in (*BUILT_IN, "hello", "broken"))
+    assert "command 'show' of plugin 'Plugin' is left out: it is taken by coatcheck" in answer.err
+    assert "command 'nonsense' of plugin 'Plugin' is left out: it is no click.Command" in answer.err
+    nonsense = run("nonsense")
+    assert nonsense.code == 2
+    assert "must be a click.Command" in nonsense.err
 
 
 def test_unknown_command_is_refused_with_the_closest_one(run: Run) -> None:
@@ -92,6 +99,12 @@ def test_limits_are_set_listed_lifted_and_applied(run: Run) -> None:
     rates = [limit["rate"] for limit in limits if limit["provider"] == "acme:job"]
     assert rates == [{"count": 20, "per": 60.0}]
     assert [limit["live"] for limit in limits if limit["account"] == "*"] in ([], [None])
+
+
+def test_applying_no_limits_says_so(run: Run) -> None:
+    """Nothing was changed, and nobody thinks that something was."""
+    assert "nothing was changed" in run("limits", "apply").out
+    assert run("limits", "apply", "--json").json == {"limits": []}
 
 
 @pytest.mark.parametrize(
@@ -213,6 +226,30 @@ def test_worker_refuses_to_sit_there_uselessly(run: Run) -> None:
     assert run("worker", "--once", "--store", "memory://").code == 2
     assert run("worker", "--once", "--lease", "0").code == 2
     assert run("worker", "--once", "--threads", "0").code == 2
+
+
+def test_worker_says_what_it_did(run: Run) -> None:
+    """One round tells how many steps it wrote; its log goes to standard error."""
+    submitted(run)
+    assert run("worker", "--once", "--json").json == {"steps": 1}
+    assert run("worker", "--once").out.endswith(" steps\n")
+
+
+def test_worker_without_handlers_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It could do nothing, so it does not sit there."""
+    monkeypatch.setattr("coatcheck.cli.app.load_plugins", load_plugins)
+    monkeypatch.setenv("COATCHECK_PLUGINS_DISABLED", "ocr,video,redis")
+    answer = run("worker")
+    assert answer.code == 2
+    assert "no handlers are installed here" in answer.err
+    assert "no handlers" in run("handlers").err
+
+
+def test_pauses_are_json_for_programs(run: Run) -> None:
+    """What was and what is."""
+    run("provider", "pause", "a", "--reason", "r")
+    answer = run("provider", "unpause", "a", "--json")
+    assert answer.json == {"provider": "a", "is_paused": False, "was_paused": True}
 
 
 def test_worker_writes_configured_limits_where_there_are_none(run: Run) -> None:

@@ -114,6 +114,23 @@ def test_cancel_while_a_worker_submits_is_not_lost(house: House) -> None:
     assert (ended.status, ended.verdict) == (TaskStatus.CANCELED, Verdict.USER)
 
 
+def test_cancel_that_meets_a_claim_leaves_the_task_to_its_worker(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that was faster finds the flag; nothing is written twice."""
+    task = house.manager.submit(Job())
+    request_cancel = house.store.request_cancel
+
+    def claimed_meanwhile(ids: Any, **options: Any) -> Any:
+        answer = request_cancel(ids, **options)
+        house.work()
+        return answer
+
+    monkeypatch.setattr(house.store, "request_cancel", claimed_meanwhile)
+    assert house.manager.cancel(task.id).status is TaskStatus.CANCELED
+    assert house.vendor.submits == []
+
+
 def test_cancel_leaves_an_ended_task_as_it_is(house: House) -> None:
     """Ends absorb; a cancel that comes too late is no error."""
     task = house.manager.submit(Job())

@@ -15,7 +15,7 @@ import click
 
 from coatcheck.cli.app import BROKEN, INTERRUPTED, OK, App, common, exit_code
 from coatcheck.cli.output import plain, write_json
-from coatcheck.errors import CoatcheckError, closest
+from coatcheck.errors import CoatcheckError, PluginError, closest
 
 #: Command → the module of its group and its name there.
 BUILT_IN: Mapping[str, tuple[str, str]] = {
@@ -46,7 +46,7 @@ class Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return all names, built-in ones first."""
-        return [*BUILT_IN, *sorted(set(self._added(ctx)) - set(BUILT_IN))]
+        return [*BUILT_IN, *self._added(ctx)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command; plugins are loaded only for names that are not built in."""
@@ -54,7 +54,12 @@ class Commands(click.Group):
             module, name = BUILT_IN[cmd_name]
             found: click.Command = getattr(importlib.import_module(f"coatcheck.cli.{module}"), name)
             return found
-        return ctx.ensure_object(App).registry.commands.get(cmd_name)
+        added: click.Command | None = ctx.ensure_object(App).registry.commands.get(cmd_name)
+        if added is not None and not isinstance(added, click.Command):
+            raise PluginError(
+                f"command {cmd_name!r} must be a click.Command, found {added!r}; repair its plugin"
+            )
+        return added
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -65,13 +70,24 @@ class Commands(click.Group):
             ctx.fail(f"no command {plain(name)!r}{closest(name, self.list_commands(ctx))}")
         return super().resolve_command(ctx, args)
 
-    def _added(self, ctx: click.Context) -> Mapping[str, click.Command]:
+    def _added(self, ctx: click.Context) -> list[str]:
+        """Return the names that plugins added; what is wrong with one of them is told, and stops nothing."""
+        app = ctx.ensure_object(App)
         try:
-            return ctx.ensure_object(App).registry.commands
+            commands = app.registry.commands
         except CoatcheckError as error:
             # Help has to work above all where the settings do not.
             click.echo(f"commands of plugins are not listed: {plain(error)}", err=True)
-            return {}
+            return []
+        usable = []
+        for name, command in commands.items():
+            if name in BUILT_IN or not isinstance(command, click.Command):
+                problem = "is taken by coatcheck" if name in BUILT_IN else "is no click.Command"
+                by = app.registry.names("command")[name]
+                click.echo(f"command {plain(name)!r} of {plain(by)} is left out: it {problem}", err=True)
+            else:
+                usable.append(name)
+        return usable
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that was typed."""
