@@ -44,7 +44,7 @@ def vendor() -> Vendor:
 class NoCommand:
     """Something with a name that is no command."""
 
-    name = "nonsense"
+    name: str | None = "nonsense"
 
 
 class Plugin:
