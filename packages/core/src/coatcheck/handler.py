@@ -5,13 +5,14 @@ Nothing here does I/O.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin
 
 from attrs import frozen
 
-from coatcheck.errors import ConfigError
+from coatcheck.errors import ConfigError, ValidationError
 from coatcheck.model import (
     HandlerTraits,
     Limit,
@@ -133,23 +134,34 @@ def check_handler(handler: object) -> AnyHandler:
         )
     if not isinstance(getattr(handler, "key", None), str):
         raise ConfigError(f'{type(handler).__name__} has no key; write key = "vendor:operation" in the class')
-    check_name(handler.key, "key")
-    check_name(handler.account, f"{handler.key}: account")
-    if handler.provider is not None:
-        check_name(handler.provider, f"{handler.key}: provider")
-    for name in ("resubmit", "keep_params"):
-        allowed = {"resubmit": ("never", "idempotent"), "keep_params": ("ended", "accepted")}[name]
-        if getattr(handler, name) not in allowed:
-            raise ConfigError(
-                f"{handler.key}: {name} must be one of {allowed}, found {getattr(handler, name)!r}"
-            )
-    check_duration(handler.call_limit, f"{handler.key}: call_limit")
-    check_duration(handler.lookup_delay, f"{handler.key}: lookup_delay", none=True)
-    check_duration(handler.max_job_time, f"{handler.key}: max_job_time", zero=True)
-    check_whole(handler.not_found_limit, f"{handler.key}: not_found_limit", 1, 1_000_000)
-    if not isinstance(handler.poll, PollPolicy):
-        raise ConfigError(f"{handler.key}: poll must be a PollPolicy, found {handler.poll!r}")
+    try:
+        _check_attributes(handler)
+    except ValidationError as error:
+        # A handler is set up once; whoever registers it made the mistake, not whoever submits.
+        raise ConfigError(error.message) from None
     return handler
+
+
+def _check_attributes(handler: AnyHandler) -> None:
+    key = handler.key
+    check_name(key, f"{type(handler).__name__}: key")
+    check_name(handler.account, f"{key}: account")
+    if handler.provider is not None:
+        check_name(handler.provider, f"{key}: provider")
+    for name, allowed in (("resubmit", ("never", "idempotent")), ("keep_params", ("ended", "accepted"))):
+        if getattr(handler, name) not in allowed:
+            raise ConfigError(f"{key}: {name} must be one of {allowed}, found {getattr(handler, name)!r}")
+    check_duration(handler.call_limit, f"{key}: call_limit")
+    check_duration(handler.lookup_delay, f"{key}: lookup_delay", none=True)
+    check_duration(handler.max_job_time, f"{key}: max_job_time", zero=True)
+    check_whole(handler.not_found_limit, f"{key}: not_found_limit", 1, 1_000_000)
+    if not isinstance(handler.poll, PollPolicy):
+        raise ConfigError(f"{key}: poll must be a PollPolicy, found {handler.poll!r}")
+    if not isinstance(handler.local_files, bool):
+        raise ConfigError(f"{key}: local_files must be True or False, found {handler.local_files!r}")
+    limits = handler.default_limits
+    if not isinstance(limits, tuple) or not all(isinstance(limit, Limit) for limit in limits):
+        raise ConfigError(f"{key}: default_limits must be a tuple of Limit, found {limits!r}")
 
 
 def params_type_of(handler: type[AnyHandler] | AnyHandler) -> type:
@@ -164,53 +176,50 @@ def params_type_of(handler: type[AnyHandler] | AnyHandler) -> type:
     """
     cls = handler if isinstance(handler, type) else type(handler)
     explicit = getattr(handler, "params_type", None)
-    found = explicit if explicit is not None else _declared(cls)
-    if isinstance(found, type) and get_origin(found) is None and found is not object:
-        return found
-    if found is None:
-        problem = "does not say which request type it accepts"
-    elif isinstance(found, TypeVar):
-        problem = f"leaves the type variable {found} unbound"
+    found = _declared(cls) if explicit is None else [explicit]
+    bound = list(dict.fromkeys(one for one in found if not isinstance(one, TypeVar)))
+    if len(bound) > 1:
+        problem = f"accepts {_shown(bound[0])} by one base and {_shown(bound[1])} by another"
+    elif bound:
+        one = bound[0]
+        if one in (object, Any):
+            problem = "accepts everything, and requests are routed by their exact type"
+        elif isinstance(one, type) and get_origin(one) is None:
+            return one
+        else:
+            problem = f"accepts {one!r}, which is not a plain class"
+    elif found:
+        problem = f"leaves the type variable {found[0]} unbound"
     else:
-        problem = f"accepts {found!r}, which is not a plain class"
+        problem = "does not say which request type it accepts"
     raise ConfigError(
         f"{cls.__name__} {problem}; derive it from TaskHandler[DocumentRequest] or write "
         "params_type = DocumentRequest in the class"
     )
 
 
-@frozen
-class _Bound:
-    """A class and what its own type variables stand for."""
-
-    cls: type
-    arguments: dict[Any, Any]
+def _shown(found: Any) -> str:
+    return found.__name__ if isinstance(found, type) else repr(found)
 
 
-def _declared(cls: type) -> Any:
-    """Return what ``P`` stands for, found through the generic bases of ``cls``, or ``None``."""
-    open_answer: Any = None
-    queue = [_Bound(cls, {})]
-    while queue:
-        bound = queue.pop(0)
-        for base in _bases(bound.cls):
-            origin = get_origin(base) or base
-            if not isinstance(origin, type) or not issubclass(origin, TaskHandler):
-                continue
-            given = tuple(bound.arguments.get(argument, argument) for argument in get_args(base))
-            if origin is TaskHandler:
-                if given and not isinstance(given[0], TypeVar):
-                    return given[0]
-                open_answer = open_answer or (given[0] if given else None)
-                continue
-            variables = getattr(origin, "__parameters__", ())
-            queue.append(_Bound(origin, dict(zip(variables, given, strict=False))))
-    return open_answer
+def _declared(cls: type, arguments: Mapping[Any, Any] = MappingProxyType({})) -> list[Any]:
+    """Return all that ``P`` stands for in the generic bases of ``cls``, in the order of its bases.
 
-
-def _bases(cls: type) -> tuple[Any, ...]:
-    bases: tuple[Any, ...] = cls.__dict__.get("__orig_bases__", cls.__bases__)
-    return bases
+    Args:
+        cls: a handler class.
+        arguments: what its own type variables stand for.
+    """
+    found: list[Any] = []
+    for base in cls.__dict__.get("__orig_bases__", cls.__bases__):
+        origin = get_origin(base) or base
+        if not isinstance(origin, type) or not issubclass(origin, TaskHandler):
+            continue
+        given = [arguments.get(one, one) for one in get_args(base)]
+        if origin is TaskHandler:
+            found += given
+        else:
+            found += _declared(origin, dict(zip(getattr(origin, "__parameters__", ()), given, strict=False)))
+    return found
 
 
 @frozen
