@@ -697,6 +697,48 @@ def test_the_params_type_is_found_through_http_handler() -> None:
     assert params_type_of(CapableVendor) is Page
 
 
+def test_a_cancel_may_need_no_call() -> None:
+    """A vendor whose jobs cannot be stopped after a minute need not be asked."""
+
+    class Late(CapableVendor):
+        def cancel_call(self, params: QueryParams, context: QueryContext) -> CancelResult:
+            return CancelResult.refused("too late")
+
+    assert Late().cancel(JOB, query_context(ScriptedTransport([]))).outcome == "refused"
+
+
+@pytest.mark.parametrize("name", ["query_call", "read_query"])
+def test_a_bug_in_a_query_is_an_error_of_the_step(name: str) -> None:
+    """The task goes on to its next query; the worker sees no foreign exception."""
+
+    def broken(*_: object) -> Call:
+        raise KeyError("oops")
+
+    handler = type("Buggy", (Vendor,), {name: broken})()
+    error = outcome_of(query, handler, reply({}))
+    assert isinstance(error, HandlerError)
+    assert "KeyError: 'oops'" in str(error)
+
+
+def test_a_bug_in_the_reader_of_a_page_is_an_error_of_the_step() -> None:
+    """Readers of further pages are the handler's code too."""
+    error = outcome_of(query, Paging(), reply({"words": 1, "next": "/pages/2"}), reply({"no": "words"}))
+    assert isinstance(error, VendorError)
+    error = outcome_of(query, Paging(), reply({"words": 1, "next": "/pages/2"}), Reply(200, b"<html>"))
+    assert error.code == "unreadable_reply"
+
+
+def test_no_credentials_are_added_unless_the_handler_signs() -> None:
+    """A vendor on the own network needs none, and an account that is not configured must not matter."""
+
+    class Open(Vendor):
+        sign = HttpHandler.sign
+
+    transport = ScriptedTransport([reply({"id": "job-1"})])
+    assert Open().submit(Page(), submit_context(transport, account=account_of())).query_params == JOB
+    assert transport.calls[0].headers == {}
+
+
 def test_a_handler_without_a_transport_says_what_is_missing() -> None:
     """Called by hand, without a worker, the context may lack it."""
     with pytest.raises(ConfigError, match=r"needs context\.transport"):

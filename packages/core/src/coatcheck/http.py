@@ -55,6 +55,7 @@ BODY_CAP = 2 * 1024 * 1024
 
 _EXCERPT = 300
 _UNSAFE_IN_URL = re.compile(r"[\x00-\x20\x7f\\]")
+_PLAIN_SEGMENT = re.compile(r"[A-Za-z0-9_.~-]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 #: Shorter texts are no secrets worth hiding, and masking them would make messages unreadable.
 _SHORTEST_SECRET = 4
@@ -80,7 +81,7 @@ class Part:
     content_type: str | None = None
 
 
-@frozen(repr=False)
+@frozen(repr=False, slots=False)
 class Call:
     """One HTTP call, described and not made. Its ``repr`` shows no header, no query and no body.
 
@@ -120,7 +121,8 @@ class Call:
     sign: "Callable[[Call], Call] | None" = field(default=None, kw_only=True, eq=False)
 
     def __attrs_post_init__(self) -> None:
-        if sum(part is not None for part in (self.json, self.form, self.multipart, self.body)) > 1:
+        bodies = (self.json is None) + (self.form is None) + (self.multipart is None) + (self.body is None)
+        if bodies < 3:
             raise HandlerError(
                 f"{self!r} must have at most one of json, form, multipart and body; drop the others"
             )
@@ -128,11 +130,17 @@ class Call:
     def with_headers(self, **headers: str) -> "Call":
         """Return a copy with more headers; ``_`` in a name becomes ``-``: ``with_headers(X_Api_Key=…)``."""
         added = {name.replace("_", "-"): value for name, value in headers.items()}
-        return attrs.evolve(self, headers={**self.headers, **added})
+        return self.evolve(headers={**self.headers, **added})
 
     def with_query(self, **query: Any) -> "Call":
         """Return a copy with more query parameters."""
-        return attrs.evolve(self, query={**self.query, **query})
+        return self.evolve(query={**self.query, **query})
+
+    def evolve(self, **changes: Any) -> "Call":
+        """Return a copy with some fields changed; ``attrs.evolve`` is too slow for what each step does."""
+        clone = object.__new__(type(self))
+        clone.__dict__.update(self.__dict__, **changes)
+        return clone
 
     def __repr__(self) -> str:
         return f"<Call {self.method} {self.url.partition('?')[0]}>"
@@ -233,12 +241,14 @@ def path(*segments: str) -> str:
     Raises:
         HandlerError: a segment is blank, ``.`` or ``..``, which would lead somewhere else.
     """
+    whole = ""
     for segment in segments:
         if segment in ("", ".", ".."):
             raise HandlerError(
                 f"a segment of a URL path must be a name, found {segment!r}; check the vendor's id"
             )
-    return "".join("/" + quote(segment, safe="") for segment in segments)
+        whole += "/" + (segment if _PLAIN_SEGMENT.fullmatch(segment) else quote(segment, safe=""))
+    return whole
 
 
 class HttpHandler(TaskHandler[P], Generic[P]):
@@ -376,7 +386,7 @@ def steps(handler: HttpHandler[Any], kind: Step, params: Any, context: Any) -> G
     """
     talk = _Talk(handler, kind, context)
     try:
-        if kind.side is Step.SUBMIT.side:
+        if kind in (Step.SUBMIT, Step.RESUBMIT):
             return (yield from talk.submit(params))
         if kind is Step.QUERY:
             return (yield from talk.query(params))
@@ -421,8 +431,7 @@ class _Talk:
             with self._nothing_sent():
                 raise
         _check(reply, call, creating=True, now=context.now)
-        with _reading(handler, "read_submit", reply):
-            return _expect(handler.read_submit(reply, params, context), SubmitResult, "read_submit")
+        return _expect(self._read("read_submit", reply, params), SubmitResult, "read_submit")
 
     def _prepare(self, params: Any) -> Generator[Call, Reply, Any]:
         preparation = self.handler.prepare_calls(params, self.context)
@@ -442,15 +451,13 @@ class _Talk:
 
     def query(self, params: QueryParams) -> Generator[Call, Reply, QueryResult]:
         handler, context = self.handler, self.context
-        with _reading(handler, "query_call"):
-            call = handler.query_call(params, context)
+        call = self._describe("query_call", params)
         if isinstance(call, QueryResult):
             return call
         call = self._outgoing(call)
         reply = yield call
         _check(reply, call, creating=False, now=context.now)
-        with _reading(handler, "read_query", reply):
-            answer = handler.read_query(reply, params, context)
+        answer = self._read("read_query", reply, params)
         followed = 0
         while isinstance(answer, Follow):
             followed += 1
@@ -464,25 +471,54 @@ class _Talk:
             reply = yield call
             # A missing page says nothing about the job.
             _check(reply, call, creating=False, now=context.now, absence=False)
-            with _reading(handler, "the reader of a Follow", reply):
+            try:
                 answer = answer.read(reply)
+            except HandlerError:
+                raise
+            except Exception as error:
+                raise self._unreadable("the reader of a Follow", reply, error) from error
         return _expect(answer, QueryResult, "read_query")
 
     def ask(self, params: Any) -> Generator[Call, Reply, Any]:
         """Cancel or look up: one call, one answer."""
-        handler, context = self.handler, self.context
         answer_type: type
         name, answer_type = ("cancel", CancelResult) if self.kind is Step.CANCEL else ("lookup", LookupResult)
-        with _reading(handler, f"{name}_call"):
-            call = getattr(handler, f"{name}_call")(params, context)
+        call = self._describe(f"{name}_call", params)
         if isinstance(call, answer_type):
             return call
         call = self._outgoing(call)
         reply = yield call
-        _check(reply, call, creating=False, now=context.now, absence=self.kind is not Step.LOOKUP)
-        with _reading(handler, f"read_{name}", reply):
-            answer = getattr(handler, f"read_{name}")(reply, params, context)
-        return _expect(answer, answer_type, f"read_{name}")
+        _check(reply, call, creating=False, now=self.context.now, absence=self.kind is not Step.LOOKUP)
+        return _expect(self._read(f"read_{name}", reply, params), answer_type, f"read_{name}")
+
+    def _describe(self, name: str, params: Any) -> Any:
+        """Let the handler describe a reading call; a bug in it is an error of the step like any other."""
+        try:
+            return getattr(self.handler, name)(params, self.context)
+        except (HandlerError, ConfigError):
+            raise
+        except Exception as error:
+            raise HandlerError(
+                f"{self.handler.key}: {name} failed with {type(error).__name__}: {error}", code="bad_call"
+            ) from error
+
+    def _read(self, name: str, reply: Reply, params: Any) -> Any:
+        """Let the handler read a reply; one that it did not expect is an error of the vendor's."""
+        try:
+            return getattr(self.handler, name)(reply, params, self.context)
+        except HandlerError:
+            raise
+        except Exception as error:
+            raise self._unreadable(name, reply, error) from error
+
+    def _unreadable(self, name: str, reply: Reply, error: Exception) -> VendorError:
+        """Return the error for a bug in a reader, or for a missing secret: the call was sent all the same."""
+        return VendorError(
+            f"{self.handler.key}: {name} failed with {type(error).__name__}: {error} on a reply with "
+            f"{reply.status}: {reply.excerpt}",
+            code="unreadable_reply",
+            http_status=reply.status,
+        )
 
     @contextmanager
     def _nothing_sent(self) -> Iterator[None]:
@@ -524,7 +560,7 @@ class _Talk:
             is_own = _origin(url) == origin
             if not is_own:
                 self._check_foreign(call, origin)
-        return attrs.evolve(call, url=url, creates=creates, sign=self._sign if is_own else None)
+        return call.evolve(url=url, creates=creates, sign=self._sign if is_own else None)
 
     def _sign(self, call: Call) -> Call:
         return self.handler.sign(call, self.account)
@@ -578,25 +614,6 @@ def _check(reply: Reply, call: Call, *, creating: bool, now: datetime, absence: 
     if not creating and absence and status in (404, 410):
         raise JobNotFoundError(f"{what}; the vendor does not know the job")
     raise VendorError(f"{what}; expected 2xx", code=f"http_{status}", http_status=status)
-
-
-@contextmanager
-def _reading(handler: HttpHandler[Any], name: str, reply: Reply | None = None) -> Iterator[None]:
-    """Turn a bug of the handler, or a reply that it did not expect, into an error of the vendor's."""
-    try:
-        yield
-    except HandlerError:
-        raise
-    except Exception as error:
-        if reply is None and isinstance(error, ConfigError):
-            # A missing secret is nobody's failure; after a reply it must not claim that nothing was sent.
-            raise
-        about = f" on a reply with {reply.status}: {reply.excerpt}" if reply is not None else ""
-        raise VendorError(
-            f"{handler.key}: {name} failed with {type(error).__name__}: {error}{about}",
-            code="unreadable_reply" if reply is not None else "bad_call",
-            http_status=reply.status if reply is not None else None,
-        ) from error
 
 
 def _expect(answer: Any, expected: type[R], name: str) -> R:
