@@ -31,6 +31,7 @@ from coatcheck.model import (
     SubmitOptions,
     SubmitResult,
     Task,
+    TaskChange,
     TaskStatus,
     check_aware,
     check_name,
@@ -429,3 +430,13 @@ def test_traits_are_plain_values() -> None:
     traits = HandlerTraits(resubmit="idempotent", has_lookup=True)
     assert pickle.loads(pickle.dumps(traits)) == traits
     assert hash(traits) == hash(HandlerTraits(resubmit="idempotent", has_lookup=True))
+
+
+def test_change_says_what_moved_without_payloads() -> None:
+    """Observers hear ids and statuses; a new task has no status before."""
+    added = TaskChange.of(None, task())
+    assert (added.from_status, added.to_status, added.task_id) == (None, TaskStatus.RUNNING, "task-1")
+    after = task().evolve(status=TaskStatus.FAILED, generation=2, updated_at=NOW + SECOND)
+    moved = TaskChange.of(task(), after)
+    assert (moved.from_status, moved.to_status) == (TaskStatus.RUNNING, TaskStatus.FAILED)
+    assert (moved.at, moved.tenant, moved.handler_key, moved.generation) == (NOW + SECOND, "", "k", 2)

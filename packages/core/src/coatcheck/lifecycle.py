@@ -339,12 +339,11 @@ def advance(task: Task, event: Event, now: datetime) -> Move | None:
 
 def view(task: Task, now: datetime) -> Task:
     """Return ``task`` as readers see it: an overdue pending one has timed out, before its row says so."""
-    if task.status is TaskStatus.PENDING_SUBMIT and _overdue_code(task, now):
-        # At the deadline itself, not at the reader's time: all readers see the same.
-        move = advance(task, Overdue(), submit_deadline_at(task))
-        if move is not None:
-            return move.task
-    return task
+    # At the deadline itself, not at the reader's time: all readers see the same.
+    limit = submit_deadline_at(task)
+    if task.status is not TaskStatus.PENDING_SUBMIT or now < limit:
+        return task
+    return _timed_out(task, _overdue_code(task, limit) or "deadline", limit).task
 
 
 def submit_deadline_at(task: Task) -> datetime:
