@@ -31,12 +31,15 @@ def follow(app: App, task_id: str, patience: timedelta | None, *, tenant: str | 
     is_live = out.is_terminal and not app.is_json
     # Leaving the block takes the live line away again.
     with out.status(plain(task_id)) if is_live else nullcontext() as status:
+        shown = ""
 
         def show(text: str) -> None:
+            nonlocal shown
             if status is not None:
                 status.update(f"{plain(task_id)} {text}")
-            elif not app.is_json:
+            elif not app.is_json and text != shown:
                 click.echo(f"{plain(task_id)} {text}", err=True)
+            shown = text
 
         try:
             return app.manager.wait(
