@@ -316,7 +316,7 @@ def test_leases_are_kept_through_calls_that_take_longer_than_a_lease(build: Buil
 
 
 def test_a_reply_under_a_lost_lease_is_handed_in_as_a_receipt(build: Build) -> None:
-    """A worker that lost its lease changes nothing, except that its submit's reply is not thrown away (G3)."""
+    """A worker that lost its lease changes nothing, but its submit's reply is not lost (G3)."""
     handler = Handler()
     gate = Gate(lambda *_: SubmitResult.submitted(QueryParams("job-1")))
     handler.on_submit = gate
