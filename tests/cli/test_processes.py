@@ -31,7 +31,7 @@ class Slow(TaskHandler[Job]):
 
     def query(self, params, context):
         if params["name"] == "endless" or context.query_count < 1:
-            return QueryResult.running(50, provider_status="BUSY")
+            return QueryResult.running(50, provider_status="[red]BUSY")
         return QueryResult.succeeded("the result")
 
 
@@ -116,7 +116,7 @@ def test_submit_here_work_there_wait_elsewhere(place: Place, worker: object) -> 
     assert (waited.returncode, waited.stdout) == (0, "the result\n")
     done = place.run("submit", "test.manager.job", "name=y", "--wait", "30")
     assert (done.returncode, done.stdout) == (0, "the result\n")
-    assert "running 50 % (BUSY)" in done.stderr
+    assert "running 50 % ([red]BUSY)" in done.stderr
 
 
 def test_interrupted_wait_leaves_the_task(place: Place, worker: object) -> None:
@@ -160,7 +160,7 @@ def test_terminal_shows_a_live_line_and_then_only_the_result(place: Place, worke
         shown += piece
     os.close(leader)
     assert out == b"the result\n"
-    assert b"running 50 %" in shown
+    assert b"running 50 % ([red]BUSY)" in shown
 
 
 def test_reader_that_has_seen_enough_is_no_error(place: Place) -> None:

@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from datetime import timedelta
 
 import click
+from rich.text import Text
 
 from coatcheck.cli.app import OK, PENDING, App, exit_code
 from coatcheck.cli.output import console, plain, write_json, write_value
@@ -30,13 +31,14 @@ def follow(app: App, task_id: str, patience: timedelta | None, *, tenant: str | 
     out = console(stderr=True)
     is_live = out.is_terminal and not app.is_json
     # Leaving the block takes the live line away again.
-    with out.status(plain(task_id)) if is_live else nullcontext() as status:
+    with out.status(Text(plain(task_id))) if is_live else nullcontext() as status:
         shown = ""
 
         def show(text: str) -> None:
             nonlocal shown
             if status is not None:
-                status.update(f"{plain(task_id)} {text}")
+                # As a Text: in a str, rich would read a vendor's words as markup.
+                status.update(Text(f"{plain(task_id)} {text}"))
             elif not app.is_json and text != shown:
                 click.echo(f"{plain(task_id)} {text}", err=True)
             shown = text
