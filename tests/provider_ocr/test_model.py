@@ -35,6 +35,11 @@ def test_values_survive_being_stored(value: object) -> None:
     assert codec.decode_value(codec.encode_value(value, field="params", cap=10_000)) == value
 
 
+def test_a_response_reads_as_its_markdown() -> None:
+    """Whoever prints a result sees the text of the document, not its fields."""
+    assert str(RESPONSE) == "# 标题"
+
+
 def test_a_request_is_frozen_all_the_way_down() -> None:
     """Changing the dict that the options came from changes nothing in a request."""
     options = {"layout": {"tables": True}}

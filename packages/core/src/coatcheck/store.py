@@ -373,7 +373,7 @@ class Store(Protocol):
             worker_id: who claims.
             nonce: random per claim; a repeat with the same nonce returns the same leases.
             format: the newest record format that the caller reads; newer rows stay untouched.
-            handlers: the keys that the caller can run; remembered for a minute.
+            handlers: the keys that the caller can run; remembered for a minute (not with ``only``).
             room: free places.
             lease: how long the claim lasts without renewal.
             skip: accounts to leave out.

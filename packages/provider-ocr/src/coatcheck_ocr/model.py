@@ -132,6 +132,10 @@ class OcrResponse:
     #: The vendor's own facts about the job.
     metadata: Mapping[str, Any] = field(factory=dict, converter=_frozen)
 
+    def __str__(self) -> str:
+        """Return what a person wants to read: the markdown."""
+        return self.markdown
+
 
 def page_numbers(pages: str | None, count: int) -> list[int]:
     """Return the numbers that ``pages`` selects from ``count`` pages, sorted and without repeats.

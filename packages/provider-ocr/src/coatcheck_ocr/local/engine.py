@@ -5,6 +5,7 @@ when an engine is built. Reading order is not decided here.
 """
 
 import importlib.resources
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,8 @@ class Engine:
         Raises:
             ImportError: the extra ``coatcheck-ocr[local]`` is not installed.
         """
+        # Read when onnxruntime is imported: by itself it records what it runs for its makers.
+        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
         import cv2
         from rapidocr import RapidOCR
 

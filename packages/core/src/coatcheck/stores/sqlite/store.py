@@ -281,8 +281,10 @@ class SqliteStore:
                     claim.run_only(only)
                 leases = claim.finish(token)
                 claimed = [token, *(f"{taken.hot.seq}:{taken.kind.value}" for taken in claim.taken)]
+                # Who looks at one task now is no worker that others may wait for.
+                able = handlers if only is None else ()
                 self._sign_of_life(
-                    unit, worker_id, nonce, handlers=handlers, skip=skip, format_=format, claimed=claimed
+                    unit, worker_id, nonce, handlers=able, skip=skip, format_=format, claimed=claimed
                 )
             else:
                 leases = repeated

@@ -107,6 +107,13 @@ def _handler_gone(store: Store, clock: FakeClock) -> _Told:
     return put(store), None
 
 
+def _only_looked_at(store: Store, clock: FakeClock) -> _Told:
+    task_id = track(store, delay=HOUR).row.id
+    clock.advance(WORKER_SEEN + SECOND)
+    one(claim(store, worker="somebody who looks now", only=[task_id]))
+    return put(store), None
+
+
 def _quarantined(store: Store, clock: FakeClock) -> _Told:
     task_id = track(store).row.id
     lose(store, clock, 3)
@@ -139,6 +146,7 @@ SITUATIONS: dict[str, tuple[WaitReason, _Situation]] = {
     "tenant quota": (WaitReason.TENANT_QUOTA, _tenant_quota),
     "no handler": (WaitReason.NO_HANDLER, _no_handler),
     "no worker with the handler any more": (WaitReason.NO_HANDLER, _handler_gone),
+    "nobody but a refresh claimed": (WaitReason.NO_HANDLER, _only_looked_at),
     "quarantined": (WaitReason.QUARANTINED, _quarantined),
     "leased": (WaitReason.LEASED, _leased),
     "ready": (WaitReason.READY, _ready),
