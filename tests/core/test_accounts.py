@@ -68,6 +68,42 @@ def test_unknown_account_is_refused_with_the_closest_name_and_the_fix() -> None:
     assert "[accounts.gittee]" in str(caught.value)
 
 
+CUSTOMARY = {"secret": ("GITEE_API_KEY", "GITEE_KEY")}
+
+
+def test_a_vendors_customary_variable_is_enough() -> None:
+    """Who uses the vendor already has the variable of its own tools set, and need configure nothing."""
+    assert Accounts(environ={"GITEE_KEY": "k"}).get("gitee", CUSTOMARY).secret() == "k"
+    both = {"GITEE_KEY": "second", "GITEE_API_KEY": "first"}
+    assert Accounts(environ=both).get("gitee", CUSTOMARY).secret() == "first"
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"COATCHECK_ACCOUNT_GITEE": "ours", "GITEE_API_KEY": "customary"},
+        {"OURS": "ours", "GITEE_API_KEY": "customary"},
+    ],
+)
+def test_an_account_of_our_own_wins_over_the_customary_variable(environ: dict[str, str]) -> None:
+    """What was said about the account here counts, not what some other tool was told."""
+    table = {"gitee": {"secret": "env:OURS"}} if "OURS" in environ else None
+    assert Accounts(table, environ=environ).get("gitee", CUSTOMARY).secret() == "ours"
+
+
+def test_no_identity_is_put_together_from_two_places() -> None:
+    """A configured account that lacks a part does not borrow it from a variable of another identity."""
+    accounts = Accounts({"gitee": {"user": lambda: "u"}}, environ={"GITEE_API_KEY": "of somebody else"})
+    with pytest.raises(UnknownNameError, match="no 'secret' here"):
+        accounts.get("gitee", CUSTOMARY).secret()
+
+
+def test_the_advice_for_a_missing_secret_begins_with_the_customary_variable() -> None:
+    """Whoever reads the vendor's own manual has seen that name."""
+    with pytest.raises(UnknownNameError, match="Set GITEE_API_KEY or COATCHECK_ACCOUNT_GITEE, or write"):
+        Accounts(environ={}).get("gitee", CUSTOMARY).secret()
+
+
 def test_an_account_without_secrets_may_have_any_name() -> None:
     """A handler that needs no credentials runs without configuration, under the account of its limits."""
     assert Accounts(environ={}).get("this-machine").name == "this-machine"

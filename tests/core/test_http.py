@@ -103,6 +103,16 @@ class CapableVendor(Vendor):
         return LookupResult.found(QueryParams(jobs[0])) if jobs else LookupResult.not_found()
 
 
+class RegionalVendor(CapableVendor):
+    """A handler whose jobs remember the region that they were submitted to."""
+
+    def query_client(self, params: QueryParams, context: QueryContext) -> HttpHandler[Page]:
+        """Return a handler for the job's region."""
+        client = RegionalVendor()
+        client.base_url = f"https://{params['region']}.vendor.test"
+        return client
+
+
 def account_of(**parts: str) -> Account:
     """Return an account with these parts; a missing one is unknown, as ``Accounts`` says it."""
 
@@ -392,6 +402,22 @@ def test_credentials_go_to_the_configured_origin_only(url: str, *, is_signed: bo
     transport = ScriptedTransport([reply({"progress": 1})])
     Wandering().query(QueryParams("job-1", poll_url=url), query_context(transport))
     assert ("Authorization" in transport.calls[0].headers) == is_signed
+
+
+def test_a_region_kept_with_the_job_is_asked_and_gets_the_credentials() -> None:
+    """Submit here, look there: where a job is belongs to the job, not to the process that asks (F30)."""
+    job = QueryParams("job-1", region="north")
+    transport = ScriptedTransport([reply({}), reply({})])
+    RegionalVendor().query(job, query_context(transport))
+    RegionalVendor().cancel(job, query_context(transport))
+    assert [call.url for call in transport.calls] == ["https://north.vendor.test/jobs/job-1"] * 2
+    assert all(call.headers["Authorization"] == f"Bearer {SECRET}" for call in transport.calls)
+
+
+def test_a_region_that_nobody_knows_is_an_error_of_the_query() -> None:
+    """Params of an older version may lack what the handler reads; that says nothing about the job."""
+    with pytest.raises(HandlerError, match="query_client failed with KeyError"):
+        query(RegionalVendor())
 
 
 def test_a_secret_in_a_foreign_call_is_refused() -> None:

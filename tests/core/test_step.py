@@ -1,7 +1,7 @@
 """From a lease to a transition: what each answer of a handler becomes, without a store or a vendor."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -45,6 +45,7 @@ from coatcheck.lifecycle import (
     Unknown,
 )
 from coatcheck.model import (
+    EMPTY,
     Account,
     CancelFlag,
     CancelResult,
@@ -153,7 +154,7 @@ class Purse:
     def __init__(self, lookup: Callable[[str], str] = lambda _: SECRET) -> None:
         self._lookup = lookup
 
-    def get(self, name: str) -> Account:
+    def get(self, name: str, customary: Mapping[str, tuple[str, ...]] = EMPTY) -> Account:
         """Return it, or say that there is none."""
         if name != "default":
             raise UnknownNameError.of("account", name, ("default",))
@@ -721,6 +722,22 @@ def test_a_cancel_without_a_method_ends_the_task_by_the_users_verdict() -> None:
 
 
 # What cannot be called here.
+
+
+def test_customary_variables_are_for_the_handlers_own_account() -> None:
+    """A task of another account must not be paid for with the key that happens to be in the environment."""
+    handler = Scripted(SubmitResult.submitted(QueryParams("j")), account_env={"secret": ("VENDOR_KEY",)})
+    asked = []
+
+    class Noting(Purse):
+        def get(self, name: str, customary: Mapping[str, tuple[str, ...]] = EMPTY) -> Account:
+            asked.append((name, dict(customary)))
+            return Account(name, lambda _: SECRET)
+
+    steps = steps_of(handler, purse=Noting())
+    for account in ("default", "other"):
+        steps.run(lease_of(Kind.SUBMIT, handler, account=account), NOW)
+    assert asked == [("default", {"secret": ("VENDOR_KEY",)}), ("other", {})]
 
 
 def test_an_unknown_account_releases_the_step() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from coatcheck.config import config_errors
 from coatcheck.errors import ConfigError, UnknownNameError
-from coatcheck.model import Account, check_name
+from coatcheck.model import EMPTY, Account, check_name
 
 #: What the environment variable of an account begins with.
 PREFIX = "COATCHECK_ACCOUNT_"
@@ -74,23 +74,33 @@ class Accounts:
         }
         return tuple(sorted(found))
 
-    def get(self, name: str) -> Account:
+    def get(self, name: str, customary: Mapping[str, tuple[str, ...]] = EMPTY) -> Account:
         """Return an account whose parts are looked up when they are asked for.
 
         Nothing is looked up here: a handler that needs no credentials may use any name, for its limits.
         ``Account.secret`` raises an ``UnknownNameError`` of kind "account" when nothing is configured under
         the name, or when the part is missing or cannot be read here.
-        """
-        return Account(name, lambda part: self._lookup(name, part))
 
-    def _lookup(self, name: str, part: str) -> str:
+        Args:
+            name: the account's name.
+            customary: part name to environment variables in which users of the vendor have it anyway, the
+                first that is set counts. They are read only while nothing at all is configured under the
+                name, so that no identity is put together from two places.
+        """
+        return Account(name, lambda part: self._lookup(name, part, customary))
+
+    def _lookup(self, name: str, part: str, customary: Mapping[str, tuple[str, ...]]) -> str:
         for variable in _variables(name, part):
             value = self._environ.get(variable)
             if value:
                 return value
         source = self._table.get(name, {}).get(part)
         if source is None and name not in self.names:
-            raise UnknownNameError.of("account", name, self.names, _fix(name, part))
+            variables = customary.get(part, ())
+            for variable in variables:
+                if value := self._environ.get(variable):
+                    return value
+            raise UnknownNameError.of("account", name, self.names, _fix(name, part, variables))
         if source is None:
             listed = ", ".join(sorted(self._table.get(name, ()))) or "none"
             raise UnknownNameError(
@@ -138,11 +148,11 @@ def _variables(name: str, part: str) -> tuple[str, ...]:
     return (full, f"{PREFIX}{name}".upper()) if part == "secret" else (full,)
 
 
-def _fix(name: str, part: str) -> str:
-    variables = _variables(name, part)
+def _fix(name: str, part: str, customary: tuple[str, ...] = ()) -> str:
+    variables = (*customary[:1], *_variables(name, part)[-1:])
     in_file = f'[accounts.{_key(name)}] {part} = "env:VARIABLE" (or "file:/path")'
     return (
-        f"Set {variables[-1]}, or write {in_file} in coatcheck.toml"
+        f"Set {' or '.join(variables)}, or write {in_file} in coatcheck.toml"
         if variables
         else f"Write {in_file} in coatcheck.toml"
     )

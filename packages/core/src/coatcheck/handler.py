@@ -50,6 +50,9 @@ class TaskHandler(ABC, Generic[P]):
     provider: str | None = None
     #: Name of the account used when the request names none.
     account: str = "default"
+    #: Part of that account → environment variables in which the vendor's users customarily have it, like
+    #: ``{"secret": ("VENDOR_API_KEY",)}``; read while the account is configured nowhere else.
+    account_env: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     #: "idempotent" only where the vendor honours our idempotency key: a submit whose reply was lost is then
     #: sent again.
     resubmit: Literal["never", "idempotent"] = "never"
@@ -146,6 +149,14 @@ def _check_attributes(handler: AnyHandler) -> None:
     key = handler.key
     check_name(key, f"{type(handler).__name__}: key")
     check_name(handler.account, f"{key}: account")
+    customary = handler.account_env
+    if not isinstance(customary, Mapping) or not all(
+        isinstance(names, tuple) for names in customary.values()
+    ):
+        raise ConfigError(
+            f"{key}: account_env must map parts to tuples of variables, found {customary!r}; "
+            'write {"secret": ("VENDOR_API_KEY",)}'
+        )
     if handler.provider is not None:
         check_name(handler.provider, f"{key}: provider")
     for name, allowed in (("resubmit", ("never", "idempotent")), ("keep_params", ("ended", "accepted"))):

@@ -315,6 +315,14 @@ class HttpHandler(TaskHandler[P], Generic[P]):
     def read_query(self, reply: Reply, params: QueryParams, context: QueryContext) -> QueryResult | Follow:
         """Read the reply to the query; words that the handler does not know are "still running"."""
 
+    def query_client(self, params: QueryParams, context: QueryContext) -> "HttpHandler[P]":
+        """Return who asks about the job, and cancels it: this handler, or one like it for another region.
+
+        Its ``base_url``, ``allowed_hosts`` and ``sign`` hold for the whole step. A region that the submit put
+        into ``params`` is found again after any restart.
+        """
+        return self
+
     def submit(self, params: P, context: SubmitContext) -> SubmitResult:
         """Create the job over ``context.transport``."""
         result: SubmitResult = run(steps(self, Step.SUBMIT, params, context), context)
@@ -388,6 +396,8 @@ def steps(handler: HttpHandler[Any], kind: Step, params: Any, context: Any) -> G
     try:
         if kind in (Step.SUBMIT, Step.RESUBMIT):
             return (yield from talk.submit(params))
+        if kind in (Step.QUERY, Step.CANCEL):
+            talk.handler = _expect(talk.describe("query_client", params), HttpHandler, "query_client")
         if kind is Step.QUERY:
             return (yield from talk.query(params))
         return (yield from talk.ask(params))
@@ -451,7 +461,7 @@ class _Talk:
 
     def query(self, params: QueryParams) -> Generator[Call, Reply, QueryResult]:
         handler, context = self.handler, self.context
-        call = self._describe("query_call", params)
+        call = self.describe("query_call", params)
         if isinstance(call, QueryResult):
             return call
         call = self._outgoing(call)
@@ -483,7 +493,7 @@ class _Talk:
         """Cancel or look up: one call, one answer."""
         answer_type: type
         name, answer_type = ("cancel", CancelResult) if self.kind is Step.CANCEL else ("lookup", LookupResult)
-        call = self._describe(f"{name}_call", params)
+        call = self.describe(f"{name}_call", params)
         if isinstance(call, answer_type):
             return call
         call = self._outgoing(call)
@@ -491,7 +501,7 @@ class _Talk:
         _check(reply, call, creating=False, now=self.context.now, absence=self.kind is not Step.LOOKUP)
         return _expect(self._read(f"read_{name}", reply, params), answer_type, f"read_{name}")
 
-    def _describe(self, name: str, params: Any) -> Any:
+    def describe(self, name: str, params: Any) -> Any:
         """Let the handler describe a reading call; a bug in it is an error of the step like any other."""
         try:
             return getattr(self.handler, name)(params, self.context)

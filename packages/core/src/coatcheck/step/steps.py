@@ -79,7 +79,7 @@ class HandlerSource(Protocol):
 class AccountSource(Protocol):
     """Where accounts are found by name (``Accounts``)."""
 
-    def get(self, name: str) -> Account:
+    def get(self, name: str, customary: Mapping[str, tuple[str, ...]] = ..., /) -> Account:
         """Return the account, or raise ``UnknownNameError`` of kind "account"."""
         ...
 
@@ -201,7 +201,7 @@ class Steps:
         if kind is Kind.CANCEL and not handler.has_cancel:
             return _cancel_without_method(lease, task, now)
         try:
-            account = self._accounts.get(task.account)
+            account = self._account(task, handler)
         except UnknownNameError:
             return _finish(lease, task, Released(), now, is_unknown_account=True)
         vault = Vault(account)
@@ -304,7 +304,7 @@ class Steps:
         """
         task = codec.decode_task(stored, with_result=False)
         handler = self._registry.handler(task.handler_key).handler
-        vault = Vault(self._accounts.get(task.account))
+        vault = Vault(self._account(task, handler))
         if task.status is not TaskStatus.SUCCEEDED or task.query_params is None:
             raise HandlerError(
                 f"expected a SUCCEEDED task with an external id, found {task.id} {task.status}; "
@@ -361,6 +361,11 @@ class Steps:
         if kind in (Kind.RESUBMIT, Kind.LOOKUP) and now >= task.deadline_at:
             return Overdue()
         return None
+
+    def _account(self, task: Task, handler: AnyHandler) -> Account:
+        if handler.account_env and task.account == handler.account:
+            return self._accounts.get(task.account, handler.account_env)
+        return self._accounts.get(task.account)
 
     def _query_context(self, task: Task, account: Account, now: datetime) -> QueryContext:
         return QueryContext(
