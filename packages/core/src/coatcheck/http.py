@@ -397,7 +397,10 @@ def steps(handler: HttpHandler[Any], kind: Step, params: Any, context: Any) -> G
         if kind in (Step.SUBMIT, Step.RESUBMIT):
             return (yield from talk.submit(params))
         if kind in (Step.QUERY, Step.CANCEL):
-            talk.handler = _expect(talk.describe("query_client", params), HttpHandler, "query_client")
+            client = talk.describe("query_client", params)
+            if not isinstance(client, HttpHandler):
+                _refuse_answer(client, HttpHandler, "query_client")
+            talk.handler = client
         if kind is Step.QUERY:
             return (yield from talk.query(params))
         return (yield from talk.ask(params))
