@@ -1,9 +1,16 @@
 """The installed plugin, as coatcheck sees it."""
 
-from importlib.metadata import entry_points
+from coatcheck_thumbnail import Prefer, ThumbnailHandler, ThumbnailRequest
+
+from coatcheck import Registry, load_plugins
 
 
-def test_the_entry_point_leads_to_a_plugin_module() -> None:
-    """Installing the package is all that a user has to do."""
-    (entry_point,) = entry_points(group="coatcheck", name="echo")
-    assert entry_point.load().coatcheck_api == 1
+def test_installing_the_package_registers_everything() -> None:
+    """The entry point is found, and what it leads to can be used."""
+    registry = Registry()
+    report = load_plugins(registry).report
+    (found,) = [one for one in report if one.name == "thumbnail"]
+    assert (found.distribution, found.status.value) == ("coatcheck-thumbnail", "loaded")
+    (resolved,) = registry.handlers_for(ThumbnailRequest)
+    assert isinstance(resolved.handler, ThumbnailHandler)
+    assert isinstance(registry.selector("prefer", keys=["thumbnail:example"]), Prefer)

@@ -1,3 +1,0 @@
-"""What this package registers with coatcheck."""
-
-coatcheck_api = 1
