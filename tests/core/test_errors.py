@@ -166,7 +166,7 @@ def test_unknown_name_lists_what_there_is_and_the_nearest() -> None:
 def test_nothing_near_is_not_suggested() -> None:
     """A wild guess would send people the wrong way."""
     assert closest("zzz", ["submit", "query"]) == ""
-    assert closest("sumbit", ["submit", "query"]) == "; did you mean 'submit'?"
+    assert closest("submi", ["submit", "query"]) == "; did you mean 'submit'?"
 
 
 def test_duplicate_name_shows_both_owners() -> None:
