@@ -22,6 +22,8 @@ from coatcheck.stores.sqlite.unit import Unit
 URGENT = 256
 #: How many lanes one claim may look at before it says "come back at once".
 PATIENCE = 4_000
+#: Later than every time.
+_FOREVER = 1 << 62
 #: Lanes fetched at a time.
 PAGE = 64
 
@@ -441,10 +443,14 @@ class Claim:
         if not lane.rows and not lane.is_drained and places > 0:
             count = max(2, lane.fetched, places // rivals + 1)
             count = min(count, places)
-            now = self.unit.now
-            bound = "" if lane.side == SUBMIT else f" AND ord1 <= {now}"
+            # A submit's order is no time: every row of its lane is due.
+            latest = _FOREVER if lane.side == SUBMIT else self.unit.now
             rows = self._rows(
-                f"lane = ?{bound} ORDER BY ord1, ord2, seq LIMIT ? OFFSET ?", lane.id, count, lane.fetched
+                "lane = ? AND ord1 <= ? ORDER BY ord1, ord2, seq LIMIT ? OFFSET ?",
+                lane.id,
+                latest,
+                count,
+                lane.fetched,
             )
             # Last first, so that the next one is popped from the end.
             lane.rows = [(hot, record) for hot, (record,) in reversed(rows)]
