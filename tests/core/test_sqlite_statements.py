@@ -1,4 +1,4 @@
-"""The SQLite store sends the same statements again and again, so that they are parsed once and never pile up."""
+"""The SQLite store sends the same statements again and again: parsed once, never piling up."""
 
 from datetime import timedelta
 
@@ -21,9 +21,9 @@ def test_rounds_at_other_times_send_no_other_statements() -> None:
     for _ in range(10):
         _round(store)
         clock.advance(1)
-    texts = set(store._database._statements)  # noqa: SLF001  # the cache of texts is what must not grow
+    texts = set(store._database._statements)  # the cache of texts is what must not grow
     for _ in range(10):
         _round(store)
         clock.advance(1)
-    assert set(store._database._statements) == texts  # noqa: SLF001
+    assert set(store._database._statements) == texts
     store.close()
