@@ -304,8 +304,13 @@ def test_consistent_hash_wants_a_function() -> None:
 
 def test_consistent_hash_takes_any_text_and_any_weight() -> None:
     """Lone surrogates and weights beyond a float's range are unusual, not errors."""
-    selector = selectors.consistent_hash(tenant, {"a": 1, "b": 10**400})
-    chosen = {selector.select(context("a", "b", tenant=f"\ud800{number}")).key for number in range(50)}
+
+    def key_of(seen: SelectorContext) -> str:
+        return str(seen.options.metadata["url"])
+
+    selector = selectors.consistent_hash(key_of, {"a": 1, "b": 10**400})
+    found = [context("a", "b", metadata={"url": f"\ud800{number}"}) for number in range(50)]
+    chosen = {selector.select(seen).key for seen in found}
     assert chosen == {"b"}
 
 
