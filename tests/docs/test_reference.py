@@ -3,13 +3,14 @@
 import importlib.util
 import inspect
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 import coatcheck
-from coatcheck import config, errors, hookspecs
+from coatcheck import config, errors, hookspecs, http
 from coatcheck.cli import app
 from coatcheck.errors import CoatcheckError
 from coatcheck.registry import Registry
@@ -109,6 +110,25 @@ def test_every_exit_code_is_in_the_reference() -> None:
     codes = {value for name, value in vars(app).items() if name.isupper() and isinstance(value, int)}
     table = re.findall(r"^\| (\d+) \|", page("reference/command-line.md"), re.MULTILINE)
     assert {int(code) for code in table} == codes
+
+
+def test_table_of_replies_says_what_is_raised() -> None:
+    """The statuses on the page come to what the page says, on submit and on query."""
+    rows = re.findall(r"^\| ([345]\d\d.*?) \| (.*?) \| (.*?) \|$", page("reference/errors.md"), re.MULTILINE)
+    assert len(rows) == 6
+    for replies, *columns in rows:
+        for status in map(int, re.findall(r"\d{3}", replies)):
+            headers = {"Retry-After": "5"} if status == 503 else {}
+            for creating, said in zip((True, False), columns, strict=True):
+                with pytest.raises(errors.HandlerError) as caught:
+                    http._check(
+                        http.Reply(status, headers=headers),
+                        http.Call("GET", "/jobs"),
+                        creating=creating,
+                        now=datetime(2026, 3, 1, tzinfo=UTC),
+                    )
+                named = re.match(r"`(\w+)`", said)
+                assert type(caught.value).__name__ == (named[1] if named else "VendorError"), (status, said)
 
 
 def test_every_fixture_is_in_the_reference() -> None:
