@@ -427,6 +427,7 @@ def test_every_hook_is_documented_and_called_by_its_own_arguments() -> None:
         "coatcheck_admit",
         "coatcheck_register_commands",
         "coatcheck_register_handlers",
+        "coatcheck_register_sandboxes",
         "coatcheck_register_selectors",
         "coatcheck_register_stores",
         "coatcheck_register_transports",

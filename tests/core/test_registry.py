@@ -96,7 +96,7 @@ def fresh_types() -> Iterator[None]:
 def test_a_registry_says_what_it_holds(registry: Registry) -> None:
     """Its repr is a summary, for logs and notebooks."""
     registry.add_handler(Handler())
-    assert repr(registry) == "<Registry: 1 handler, 5 selector, 2 store, 0 transport, 0 command>"
+    assert repr(registry) == "<Registry: 1 handler, 5 selector, 2 store, 0 transport, 0 command, 0 sandbox>"
 
 
 # Handlers.

@@ -26,6 +26,7 @@ from coatcheck.errors import (
 )
 from coatcheck.handler import resolve
 from coatcheck.model import Account, QueryContext, QueryParams, QueryResult, SubmitContext, TaskStatus
+from coatcheck.sandbox import Script
 from coatcheck.testing.transport import ScriptedTransport, answered_by
 from coatcheck.testing.vendor import (
     JobRequest,
@@ -33,7 +34,6 @@ from coatcheck.testing.vendor import (
     LocalVendor,
     LookupVendorHandler,
     PlainVendorHandler,
-    Script,
     Vendor,
     VendorHandler,
     VendorProcess,

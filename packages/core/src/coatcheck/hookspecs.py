@@ -53,6 +53,15 @@ def coatcheck_register_commands(registry: Registry) -> None:
 
 
 @hookspec
+def coatcheck_register_sandboxes(registry: Registry) -> None:
+    """Register local vendors for development, ``registry.add_sandbox("vendor:operation", VendorSandbox)``.
+
+    The name is the handler's key; what is made speaks the vendor's protocol in ``coatcheck sandbox``. Called
+    as for handlers.
+    """
+
+
+@hookspec
 def coatcheck_task_changed(change: TaskChange) -> None:
     """Hear that a task was added, changed its status or began a new generation.
 

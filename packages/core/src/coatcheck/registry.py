@@ -1,4 +1,4 @@
-"""What a process knows by name: handlers, selectors, stores, transports and commands.
+"""What a process knows by name: handlers, selectors, stores, transports, commands and sandboxes.
 
 Names are unique and nothing is ever renamed or replaced in silence. The registry only remembers; who
 registers, and what happens when that fails, is decided in ``coatcheck.plugins``. Types have their own
@@ -27,6 +27,8 @@ SelectorFactory = Callable[..., Selector]
 StoreFactory = Callable[..., Store]
 #: Makes a ``coatcheck.transport.Transport``; typed loosely because transports stand above the registry.
 TransportFactory = Callable[..., Any]
+#: Makes a ``coatcheck.sandbox.VendorSandbox``; typed loosely for the same reason.
+SandboxFactory = Callable[..., Any]
 
 HINT = "Is its plugin installed and loaded? See `coatcheck plugins`."
 
@@ -48,7 +50,7 @@ class Registry:
 
     def __init__(self) -> None:
         self._items: dict[str, dict[str, _Item]] = {
-            kind: {} for kind in ("handler", "selector", "store", "transport", "command")
+            kind: {} for kind in ("handler", "selector", "store", "transport", "command", "sandbox")
         }
         self._by = "application"
         #: Plugin name → why its names are missing, for messages.
@@ -105,7 +107,7 @@ class Registry:
         ]
         return tuple(sorted(found, key=lambda resolved: resolved.key))
 
-    # Selectors, stores, transports, commands.
+    # Selectors, stores, transports, commands, sandboxes.
 
     def add_selector(self, name: str, factory: SelectorFactory, *, by: str | None = None) -> None:
         """Register what makes a selector; its parameters are the options of the configuration.
@@ -183,6 +185,22 @@ class Registry:
     def commands(self) -> Mapping[str, Any]:
         """All commands of plugins by name; read-only."""
         return self._values("command")
+
+    def add_sandbox(self, name: str, factory: SandboxFactory, *, by: str | None = None) -> None:
+        """Register what makes the local vendor of a handler, under the handler's key.
+
+        Raises:
+            DuplicateNameError: the name is taken.
+        """
+        self._add_factory("sandbox", name, factory, by)
+
+    def sandbox(self, name: str, **options: Any) -> Any:
+        """Make the sandbox with this name.
+
+        Raises:
+            UnknownNameError: no sandbox, or none of its options, has that name.
+        """
+        return self._make("sandbox", name, (), options)
 
     def names(self, kind: str) -> Mapping[str, str]:
         """Return the names of a kind ("handler", "selector", "store", …) and who registered them."""

@@ -30,6 +30,7 @@ BUILT_IN: Mapping[str, tuple[str, str]] = {
     "resume": ("operate", "resume"),
     "make-due": ("operate", "make_due"),
     "worker": ("worker", "worker"),
+    "sandbox": ("sandbox", "sandbox"),
     "handlers": ("plugin", "handlers"),
     "plugins": ("plugin", "plugins"),
     "limits": ("limit", "limits"),

@@ -35,105 +35,8 @@ from coatcheck.model import (
     SubmitResult,
 )
 from coatcheck.policy import PollPolicy
-from coatcheck.sandbox import Answer, Request, Server
-
-CALLS = ("submit", "query", "cancel", "lookup")
-
-#: Faults of a reply whose call was carried out all the same; a status instead means that it was not. ``!``
-#: turns this round.
-_CARRIED_OUT = frozenset({"ok", "reset", "hang", "truncate", "drop", "html", "empty", "garbage", "slow"})
-_ERROR_PAGE = b"<html><head><title>502</title></head><body>The last known state was: succeeded</body></html>"
-
-
-def _words(value: Iterable[str]) -> tuple[str, ...]:
-    return tuple(value)
-
-
-@frozen(kw_only=True)
-class Script:
-    """How one job goes, and what goes wrong on the way.
-
-    A fault is a word: a status (``"429"``, ``"503:2"`` with ``Retry-After: 2``), ``"reset"``, ``"hang"``,
-    ``"truncate"``, ``"drop"`` (closes the idle connection), ``"html"`` (an error page with 200), ``"empty"``
-    (``{}``), ``"garbage"`` (no JSON), ``"slow:0.5"``, or ``"ok"``. After a status the call was not carried
-    out, after any other fault it was; ``!`` turns this round: ``"500!"`` creates the job, ``"reset!"`` does
-    not. Each call of a job takes the next fault of its list; after the last all is well.
-
-    Raises:
-        ValidationError: a fault or a value that nobody knows.
-    """
-
-    #: Queries answered "queued" before the job runs.
-    queued: int = 0
-    #: Queries answered "running" before the job ends.
-    polls: int = 1
-    #: How long the job takes at least, in seconds.
-    seconds: float = 0.0
-    end: Literal["succeeded", "failed", "canceled", "never"] = "succeeded"
-    #: The submit's reply is the end already.
-    at_once: bool = False
-    #: Words for the running polls, in place of "running".
-    words: tuple[str, ...] = field(default=(), converter=_words)
-    #: Progress of the running polls; counted from the polls if not given.
-    progress: tuple[float | None, ...] | None = field(
-        default=None, converter=attrs.converters.optional(tuple)
-    )
-    #: Seconds until the next query that running polls ask for.
-    poll_after: float | None = None
-    #: What a cancel comes to.
-    cancel: Literal["done", "accepted", "refused"] = "done"
-    #: Seconds before every answer.
-    latency: float = 0.0
-    on_submit: tuple[str, ...] = field(default=(), converter=_words)
-    on_query: tuple[str, ...] = field(default=(), converter=_words)
-    on_cancel: tuple[str, ...] = field(default=(), converter=_words)
-    on_lookup: tuple[str, ...] = field(default=(), converter=_words)
-
-    def __attrs_post_init__(self) -> None:
-        for name, allowed in (
-            ("end", ("succeeded", "failed", "canceled", "never")),
-            ("cancel", ("done", "accepted", "refused")),
-        ):
-            if getattr(self, name) not in allowed:
-                raise ValidationError(f"{name} must be one of {allowed}, found {getattr(self, name)!r}", name)
-        for call in CALLS:
-            for word in getattr(self, f"on_{call}"):
-                _Fault.of(word)
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any], base: "Script | None" = None) -> "Script":
-        """Return ``base`` (or the default script) with some values changed.
-
-        Raises:
-            UnknownNameError: no value has that name.
-        """
-        known = [attribute.name for attribute in attrs.fields(cls)]
-        for name in values:
-            if name not in known:
-                raise UnknownNameError.of("script value", name, known)
-        return attrs.evolve(base or cls(), **values)
-
-
-@frozen
-class _Fault:
-    word: str
-    number: float | None
-    is_carried_out: bool
-
-    @classmethod
-    def of(cls, text: str) -> "_Fault":
-        word, _, number = text.removesuffix("!").partition(":")
-        is_status = word.isdigit() and 200 <= int(word) <= 599
-        if not is_status and word not in _CARRIED_OUT:
-            raise ValidationError(
-                f"a fault must be a status or one of {', '.join(sorted(_CARRIED_OUT))}, found {text!r}",
-                "fault",
-            )
-        is_carried_out = (not is_status) != text.endswith("!")
-        return cls(word, float(number) if number else None, is_carried_out)
-
-
-_OK = _Fault("ok", None, is_carried_out=True)
+from coatcheck.sandbox import CALLS, Answer, Fault, Request, Script, Server, spoil
+from coatcheck.sandbox.script import OK
 
 
 @frozen(kw_only=True)
@@ -219,7 +122,7 @@ class Vendor:
         if call not in CALLS:
             raise UnknownNameError.of("call", call, CALLS)
         for word in words:
-            _Fault.of(word)
+            Fault.of(word)
         self._next_faults[call].extend(words)
 
     def count(self, call: str) -> int:
@@ -292,7 +195,7 @@ class Vendor:
         if self.tokens is not None and token not in self.tokens:
             # Vendors do say this.
             refusal = Answer.json({"error": {"code": "bad_key", "message": f"unknown key {token}"}}, 401)
-        fault = self._fault(kind, script, key or text or request.path) if refusal is None else _OK
+        fault = self._fault(kind, script, key or text or request.path) if refusal is None else OK
         created, answer = False, refusal
         if answer is None and fault.is_carried_out:
             if kind == "submit":
@@ -301,7 +204,7 @@ class Vendor:
                 created = len(self._jobs) > before
             else:
                 answer = getattr(self, f"_{kind}")(job)
-        answer = _spoil(answer, fault)
+        answer = spoil(answer, fault)
         if script.latency:
             answer = attrs.evolve(answer, delay=answer.delay + script.latency)
         self._note(
@@ -319,15 +222,15 @@ class Vendor:
         )
         return answer
 
-    def _fault(self, kind: str, script: Script, whose: str) -> _Fault:
+    def _fault(self, kind: str, script: Script, whose: str) -> Fault:
         if self._next_faults[kind]:
-            return _Fault.of(self._next_faults[kind].popleft())
+            return Fault.of(self._next_faults[kind].popleft())
         words: tuple[str, ...] = getattr(script, f"on_{kind}")
         if not words:
-            return _OK
+            return OK
         turn = self._seen[kind, whose]
         self._seen[kind, whose] += 1
-        return _Fault.of(words[turn]) if turn < len(words) else _OK
+        return Fault.of(words[turn]) if turn < len(words) else OK
 
     def _submit(
         self, text: str, key: str | None, token: str | None, script: Script
@@ -412,31 +315,6 @@ class Vendor:
             line = {name: getattr(call, name) for name in _FIELDS}
             # One write to a file opened for appending: a kill leaves whole lines.
             os.write(self._log, codec.dumps(line) + b"\n")
-
-
-def _spoil(answer: Answer | None, fault: _Fault) -> Answer:
-    """Return what the fault leaves of an answer."""
-    whole = answer or Answer.json({"error": {"code": "not_carried_out"}}, 500)
-    match fault.word:
-        case "ok":
-            return whole
-        case "reset" | "hang" | "truncate" | "drop" as word:
-            return attrs.evolve(whole, fault=word)
-        case "slow":
-            return attrs.evolve(whole, delay=fault.number or 0.0)
-        case "html":
-            return Answer(200, _ERROR_PAGE, headers={"Content-Type": "text/html"})
-        case "empty":
-            return Answer.json({})
-        case "garbage":
-            return Answer(200, b'{"id": "job-', headers={"Content-Type": "application/json"})
-    status = int(fault.word)
-    headers = {} if fault.number is None else {"Retry-After": f"{fault.number:g}"}
-    if status >= 500:
-        return Answer(status, _ERROR_PAGE, headers={"Content-Type": "text/html", **headers})
-    if 300 <= status < 400:
-        headers["Location"] = "/elsewhere"
-    return Answer.json({"error": {"code": f"status_{status}"}}, status, headers=headers)
 
 
 def created(calls: Iterable[VendorCall]) -> Counter[str]:

@@ -1,0 +1,247 @@
+"""``VendorSandbox``: the base of all vendor protocols: jobs that go by their scripts, and faults.
+
+Words, paths and shapes belong to the subclasses, which stand beside the handlers of their vendors. Nothing
+here does I/O.
+"""
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar
+
+import attrs
+from attrs import define
+
+from coatcheck.errors import UnknownNameError, ValidationError
+from coatcheck.model import EMPTY
+from coatcheck.sandbox.script import CALLS, OK, Fault, Script, spoil
+from coatcheck.sandbox.server import Answer, Request
+
+#: How many of the latest requests are kept, to be looked at by tests.
+KEPT = 1000
+
+
+@define
+class Job:
+    """One job of a sandbox vendor."""
+
+    id: str
+    #: The document's name, or its URL.
+    name: str
+    script: Script
+    #: What the protocol wants to remember of the submit.
+    facts: Mapping[str, Any]
+    started: float
+    #: ``"queued"``, ``"running"``, ``"succeeded"``, ``"failed"`` or ``"canceled"``.
+    state: str = "queued"
+    polls: int = 0
+    is_stopping: bool = False
+
+    @property
+    def is_end(self) -> bool:
+        """Whether the job changes no more."""
+        return self.state in ("succeeded", "failed", "canceled")
+
+    @property
+    def progress(self) -> float | None:
+        """Progress of a running job from 0 to 100, as scripted or counted from the polls."""
+        turn = self.polls - self.script.queued - 1
+        if self.state != "running" or turn < 0:
+            return None
+        if self.script.progress is not None:
+            return self.script.progress[turn] if turn < len(self.script.progress) else None
+        return min(99, round(100 * (turn + 1) / (self.script.polls + 1)))
+
+    def look(self) -> None:
+        """Move on by one query."""
+        script = self.script
+        if self.is_end:
+            return
+        self.polls += 1
+        if self.is_stopping:
+            self.state = "canceled"
+        elif self.polls <= script.queued:
+            self.state = "queued"
+        elif (
+            script.end == "never"
+            or self.polls <= script.queued + script.polls
+            or time.monotonic() - self.started < script.seconds
+        ):
+            self.state = "running"
+        else:
+            self.state = script.end
+
+
+class VendorSandbox(ABC):
+    """An ``App`` that speaks one vendor's protocol: subclasses route requests to the methods here.
+
+    How a job goes is said by the name of its document: ``invoice~polls=3,end=failed.pdf``, see
+    ``Script.named``; the script of the sandbox holds for the rest.
+
+    Args:
+        script: how jobs go whose document says nothing else.
+        tokens: the credentials that are accepted; ``None`` accepts all but none at all.
+    """
+
+    #: The vendor's words for "queued", "running", "succeeded", "failed" and "canceled".
+    words: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, *, script: Script | None = None, tokens: Iterable[str] | None = None) -> None:
+        self.script = script or Script()
+        self.tokens = None if tokens is None else frozenset(tokens)
+        self.jobs: dict[str, Job] = {}
+        #: The latest requests, oldest first.
+        self.requests: deque[Request] = deque(maxlen=KEPT)
+        #: How many requests of each kind came in; see ``CALLS``.
+        self.counts: Counter[str] = Counter()
+        self._lock = threading.RLock()
+        self._turns: Counter[tuple[str, str]] = Counter()
+        self._next_faults: dict[str, deque[str]] = defaultdict(deque)
+
+    def __call__(self, request: Request) -> Answer:
+        """Answer one request."""
+        with self._lock:
+            self.requests.append(request)
+            return self.answer(request)
+
+    @abstractmethod
+    def answer(self, request: Request) -> Answer:
+        """Answer one request by ``submit``, ``query``, ``cancel``, ``file`` or ``refuse``."""
+
+    @abstractmethod
+    def environment(self, url: str) -> Mapping[str, str]:
+        """Return the variables that lead the vendor's handler here.
+
+        Args:
+            url: where this protocol is served, without a trailing slash.
+        """
+
+    # What a vendor has its own way of.
+
+    def token_of(self, request: Request) -> str | None:
+        """Return the credentials of a request; by default those of a ``Bearer`` header."""
+        scheme, _, token = (request.header("authorization") or "").partition(" ")
+        return token or None if scheme.lower() == "bearer" else None
+
+    def refuse(self, status: int, headers: Mapping[str, str] = EMPTY) -> Answer:
+        """Return an error in the vendor's shape."""
+        return Answer.json(
+            {"error": {"code": f"status_{status}", "message": "as scripted"}}, status, headers=headers
+        )
+
+    def full(self) -> Answer:
+        """Return how the vendor says that it has too many jobs; by default 429 without a delay."""
+        return self.refuse(429)
+
+    def word(self, job: Job) -> str:
+        """Return the vendor's word for a job's state; a script's own ``words`` win."""
+        turn = job.polls - job.script.queued - 1
+        if job.state == "running" and 0 <= turn < len(job.script.words):
+            return job.script.words[turn]
+        return self.words[job.state]
+
+    # What subclasses answer with.
+
+    def submit(self, request: Request, name: str, show: Callable[[Job], Answer], **facts: Any) -> Answer:
+        """Create a job for the document ``name`` and show it, unless its script says otherwise."""
+        try:
+            script = Script.named(name, self.script)
+        except (UnknownNameError, ValidationError) as error:
+            return Answer(400, str(error).encode())
+
+        def create() -> Answer:
+            job = Job(self.new_id(), name, script, facts, time.monotonic())
+            self.jobs[job.id] = job
+            if script.at_once:
+                job.state = script.end if script.end != "never" else "running"
+            return show(job)
+
+        return self._act("submit", request, script, name, create)
+
+    def query(self, request: Request, job_id: str, show: Callable[[Job], Answer]) -> Answer:
+        """Move a job on and show it."""
+
+        def look(job: Job) -> Answer:
+            job.look()
+            return show(job)
+
+        return self._of_job("query", request, job_id, look)
+
+    def cancel(self, request: Request, job_id: str, show: Callable[[Job], Answer]) -> Answer:
+        """Stop a job as its script says, and show it; ``job.is_stopping`` tells that it will stop."""
+
+        def stop(job: Job) -> Answer:
+            if not job.is_end and job.script.cancel == "done":
+                job.state = "canceled"
+            elif not job.is_end:
+                job.is_stopping = job.script.cancel == "accepted"
+            return show(job)
+
+        return self._of_job("cancel", request, job_id, stop)
+
+    def file(self, request: Request, job_id: str, show: Callable[[Job], Answer]) -> Answer:
+        """Give a file of a job, which takes no credentials: it stands for a storage service."""
+        job = self.jobs.get(job_id)
+        if self.token_of(request) is not None:
+            return Answer(400, b"credentials were sent to a storage service")
+        if job is None:
+            return Answer(404, b"no such file")
+        return self._act("result", request, job.script, job.id, lambda: show(job), is_open=True)
+
+    def new_id(self) -> str:
+        """Return the next job's id."""
+        return f"job-{len(self.jobs) + 1}"
+
+    # What tests do.
+
+    def fault(self, call: str, *words: str) -> None:
+        """Let the next calls of one kind (see ``CALLS``) go wrong, whatever job they are for."""
+        if call not in CALLS:
+            raise UnknownNameError.of("call", call, CALLS)
+        for word in words:
+            Fault.of(word)
+        self._next_faults[call].extend(words)
+
+    def forget(self) -> None:
+        """Lose all jobs, as a vendor does whose retention is over; the requests are kept."""
+        with self._lock:
+            self.jobs.clear()
+
+    def _of_job(
+        self, kind: str, request: Request, job_id: str, act: Callable[[Job], Answer], missing: int = 404
+    ) -> Answer:
+        job = self.jobs.get(job_id)
+        script = job.script if job else self.script
+        return self._act(kind, request, script, job_id, lambda: act(job) if job else self.refuse(missing))
+
+    def _act(
+        self,
+        kind: str,
+        request: Request,
+        script: Script,
+        whose: str,
+        act: Callable[[], Answer],
+        *,
+        is_open: bool = False,
+    ) -> Answer:
+        self.counts[kind] += 1
+        if not is_open:
+            token = self.token_of(request)
+            if token is None or (self.tokens is not None and token not in self.tokens):
+                return self.refuse(401)
+        fault = self._fault(kind, script, whose)
+        answer = act() if fault.is_carried_out else None
+        answer = spoil(answer, fault, refuse=self.refuse, full=self.full)
+        return attrs.evolve(answer, delay=answer.delay + script.latency) if script.latency else answer
+
+    def _fault(self, kind: str, script: Script, whose: str) -> Fault:
+        if self._next_faults[kind]:
+            return Fault.of(self._next_faults[kind].popleft())
+        words: tuple[str, ...] = getattr(script, f"on_{kind}")
+        turn = self._turns[kind, whose]
+        if turn >= len(words):
+            return OK
+        self._turns[kind, whose] += 1
+        return Fault.of(words[turn])
