@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from coatcheck.model import CancelFlag, Job, Step, TaskStatus
+from coatcheck.model import Job, Step, TaskStatus
 from coatcheck.store import Committed, Outcome, Transition
 from coatcheck.stores.sqlite.clock import span
 from coatcheck.stores.sqlite.hot import COLUMNS, Hot, split
@@ -20,7 +20,6 @@ from coatcheck.stores.sqlite.unit import Unit
 _PENDING = TaskStatus.PENDING_SUBMIT.value
 _LOOKUP = Step.LOOKUP.value
 _NO_JOB, _LIVE, _GHOST = Job.NONE.value, Job.LIVE.value, Job.GHOST.value
-_NO_FLAG = CancelFlag.NONE.value
 _ENDS = frozenset(status for status in TaskStatus if status.is_end)
 _QUERYABLE = frozenset(status for status in TaskStatus if status.is_queryable)
 
@@ -141,14 +140,11 @@ class Commit:
         else:
             hot.ghost_until = None
         if transition.restart:
-            hot.scheduled_at = now + (delay or 0)
-            hot.deadline_at = hot.scheduled_at + hot.deadline
-            hot.queue_deadline_at = (
-                None if hot.queue_deadline is None else hot.scheduled_at + hot.queue_deadline
-            )
+            hot.scheduled_at = now
+            hot.deadline_at = now + hot.deadline
+            hot.queue_deadline_at = None if hot.queue_deadline is None else now + hot.queue_deadline
             hot.stall_at = None
-            hot.cancel = _NO_FLAG
-        elif transition.cancel is not None:
+        if transition.cancel is not None:
             hot.cancel = int(transition.cancel)
         if transition.status in _ENDS:
             hot.finished_at = hot.finished_at if was_end and not transition.restart else now
