@@ -134,12 +134,16 @@ def test_a_suspect_is_held_alone() -> None:
 def test_a_claim_that_took_all_there_was_room_for_is_remembered() -> None:
     """Only then does the end of a step make a claim worth while."""
     held = held_of()
-    held.lane("a")
     held.note_claim(Room(total=8, per_provider={"a": 6}), [lease_of(1), lease_of(2)])
     assert not held.was_tight
     held.note_claim(Room(total=8, per_provider={"a": 2}), [lease_of(1), lease_of(2)])
     assert held.was_tight
     held.note_claim(Room(total=1, per_provider={"a": 6}), [lease_of(1)])
+    assert held.was_tight
+    held.note_claim(Room(total=4, per_provider={"a": 0}), [])
+    assert not held.was_tight
+    held.lane("a")
+    held.note_claim(Room(total=4, per_provider={"a": 0}), [])
     assert held.was_tight
 
 

@@ -20,7 +20,7 @@ def test_an_item_that_is_there_already_is_not_waited_for() -> None:
     inbox = Inbox()
     inbox.put(item())
     began = time.monotonic()
-    inbox.wait(PATIENCE, for_items=True)
+    inbox.wait(PATIENCE)
     assert time.monotonic() - began < PATIENCE / 2
     assert len(inbox.take()) == 1
 
@@ -30,11 +30,26 @@ def test_a_loop_that_gathers_a_group_is_not_woken_by_its_items() -> None:
     inbox = Inbox()
     inbox.put(item())
     began = time.monotonic()
-    inbox.wait(0.02, for_items=False)
+    inbox.wait(0.02, 5)
     assert time.monotonic() - began >= 0.015
     inbox.ring()
-    inbox.wait(PATIENCE, for_items=False)
+    inbox.wait(PATIENCE, 5)
     assert time.monotonic() - began < PATIENCE / 2
+
+
+def test_a_group_that_is_full_is_worth_waking_up_for() -> None:
+    """The loop gathers for a while, or until there is enough for one commit."""
+    inbox = Inbox()
+
+    def put_five() -> None:
+        for _ in range(5):
+            inbox.put(item())
+
+    threading.Timer(0.01, put_five).start()
+    began = time.monotonic()
+    inbox.wait(PATIENCE, 5)
+    assert time.monotonic() - began < PATIENCE / 2
+    assert len(inbox.take()) == 5
 
 
 def test_nothing_is_lost_among_many_threads() -> None:
@@ -51,7 +66,7 @@ def test_nothing_is_lost_among_many_threads() -> None:
         thread.start()
     taken = 0
     while taken < 8 * each:
-        inbox.wait(PATIENCE, for_items=True)
+        inbox.wait(PATIENCE)
         came = len(inbox.take())
         assert came
         taken += came

@@ -49,7 +49,7 @@ class Desk:
         """Wait until that many steps were handed in."""
         came: list[Item] = []
         while len(came) < count:
-            self.inbox.wait(PATIENCE, for_items=True)
+            self.inbox.wait(PATIENCE)
             more = self.inbox.take()
             if not more and not self.pool.is_busy and len(came) < count:
                 more = self.inbox.take()

@@ -178,7 +178,7 @@ def test_a_lost_answer_to_a_claim_is_asked_for_again(build: Build) -> None:
     handler = Handler()
     house = build(handler, is_faulty=True)
     ids = house.submit(3)
-    house.store.after["claim"] = fails(1)
+    house.store.after["claim"] = fails(7)
     worker = house.worker()
     with pytest.raises(StoreUnavailableError):
         worker.step()

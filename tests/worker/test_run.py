@@ -268,6 +268,54 @@ def test_a_store_that_comes_back_finds_every_step_written_once(build: Build) -> 
         assert {house.task(task_id).submit_attempts for task_id in ids} == {1}
 
 
+def test_a_claim_whose_answer_was_lost_is_given_back_by_a_worker_that_stops(build: Build) -> None:
+    """What the store gave out and nobody heard of was not sent: it does not end as unknown (G2)."""
+    handler = Handler()
+    house = build(handler, is_faulty=True)
+    ids = house.submit(5)
+    worker = house.worker(monotonic=time.monotonic)
+    seen: list[set[TaskStatus]] = []
+
+    def lose(*_: Any, **__: Any) -> None:
+        house.store.after.clear()
+        seen.append(house.statuses(ids))
+        worker.stop()
+        raise StoreUnavailableError("the answer is lost, and the worker is told to stop")
+
+    house.store.after["claim"] = lose
+    with running(worker):
+        while not worker.health().is_draining:
+            time.sleep(0.001)
+    assert (seen, handler.submits) == ([{TaskStatus.SUBMITTING}], [])
+    assert house.statuses(ids) == {TaskStatus.PENDING_SUBMIT}
+    assert {house.task(task_id).claims for task_id in ids} == {0}
+
+
+def test_a_step_that_waits_too_long_for_a_thread_is_given_to_others(build: Build) -> None:
+    """A lease is no queue: behind calls that hang a step waits for a part of its lease, no longer."""
+    handler = Handler(poll=PollPolicy(first=timedelta(hours=1), jitter=0))
+    gate = Gate(lambda *_: SubmitResult.succeeded("text"))
+    house = build(handler)
+    warm = house.submit(300)
+    with running(house.worker(threads=2, monotonic=time.monotonic)) as worker:
+        house.wait(warm, TaskStatus.SUBMITTED)
+        worker._held.lane("test:vendor").pace = 10_000  # as if it had been quick for long
+        handler.on_submit = gate
+        ids = house.submit(30)
+        gate.wait()
+        worker._cutter._patience = 0.0
+        while sum(house.task(task_id).is_leased for task_id in ids) > 1:
+            time.sleep(0.005)
+        assert {house.task(task_id).status for task_id in ids} == {
+            TaskStatus.PENDING_SUBMIT,
+            TaskStatus.SUBMITTING,
+        }
+        gate.open()
+        worker._cutter._patience = 5.0
+        house.wait(ids, TaskStatus.SUCCEEDED)
+    assert len(handler.submits) == 330
+
+
 def test_a_store_with_a_bug_does_not_end_the_worker(build: Build, caplog: pytest.LogCaptureFixture) -> None:
     """Whatever a claim or a commit raises, the worker goes on, and says so a few times (G10, F96)."""
     house = build(is_faulty=True)

@@ -44,12 +44,15 @@ from coatcheck.lifecycle import (
 from coatcheck.model import (
     Account,
     CancelFlag,
+    CancelResult,
     Failure,
+    LookupResult,
     QueryContext,
     QueryResult,
     Side,
     Step,
     SubmitContext,
+    SubmitResult,
     Task,
     TaskStatus,
 )
@@ -64,6 +67,8 @@ _WITHOUT_CALL = frozenset({Kind.RECOVER, Kind.EXPIRE})
 _SIDES: Mapping[Kind, Side] = {
     kind: Side.SUBMIT if kind in SUBMITS else Side.QUERY for kind in Kind if kind not in _WITHOUT_CALL
 }
+#: What methods usually return: these need not be looked at twice.
+_ANSWERS = frozenset({SubmitResult, QueryResult, LookupResult, CancelResult})
 #: The pace of moves that no handler has a say in.
 _HOUSE_POLICY = PollPolicy()
 
@@ -225,7 +230,9 @@ class Steps:
         """
         try:
             answer = plan.method(plan.argument, plan.context)
-            return run_here(answer) if inspect.isawaitable(answer) else answer
+            if type(answer) in _ANSWERS or not inspect.isawaitable(answer):
+                return answer
+            return run_here(answer)
         except (Exception, SystemExit, GeneratorExit, asyncio.CancelledError) as problem:  # noqa: BLE001  # G10
             return problem
 

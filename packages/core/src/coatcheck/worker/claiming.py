@@ -81,6 +81,11 @@ class Claimer:
             return False
         return not self._waits_for_idle or not len(self._held)
 
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether the store may have given out leases that this worker does not know of yet."""
+        return self._unanswered is not None
+
     def skip(self, account: str) -> None:
         """Leave an account out for a minute."""
         self._skips[account] = self._monotonic() + SKIP

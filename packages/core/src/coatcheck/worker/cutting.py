@@ -65,7 +65,7 @@ class Cutter:
         self.next_at = 0.0
 
     def watch(self) -> None:
-        """Give up calls over their limit; give back steps that no thread of their provider is free for."""
+        """Give up calls over their limit; give back steps that wait too long for a thread."""
         now = self._monotonic()
         if now < self.next_at:
             return
@@ -76,7 +76,7 @@ class Cutter:
             if item.started_at:
                 if now - item.started_at > item.limit:
                     self._give_up(item)
-            elif now - item.claimed_at > self._patience and item.lane.tokens >= item.lane.bound:
+            elif now - item.claimed_at > self._patience and not item.is_on_loop:
                 self.take_back(item)
 
     def unfinished(self) -> list[Item]:

@@ -9,6 +9,7 @@ import attrs
 from attrs import frozen
 
 from coatcheck import codec
+from coatcheck.errors import ConfigError
 
 
 @frozen(kw_only=True)
@@ -39,6 +40,9 @@ class HealthServer:
     Args:
         port: where; 0 takes a free one.
         health: returns the state.
+
+    Raises:
+        ConfigError: the port is taken, or may not be used.
     """
 
     def __init__(self, port: int, health: Callable[[], Health]) -> None:
@@ -57,7 +61,13 @@ class HealthServer:
             def log_message(self, format: str, *args: Any) -> None:
                 """Say nothing: probes come every few seconds."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), Page)
+        try:
+            self._server = ThreadingHTTPServer(("127.0.0.1", port), Page)
+        except OSError as error:
+            raise ConfigError(
+                f"health_port must be a port that is free here, found {port}: {error.strerror}; "
+                "choose another one, or 0 for any"
+            ) from error
         self._server.daemon_threads = True
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.5,), name="coatcheck-health", daemon=True

@@ -13,7 +13,7 @@ from coatcheck.step import Finished, Plan
 from coatcheck.store import SUSPECT_CLAIMS, Lease, Room
 
 #: Steps are fetched ahead for this long, in seconds, at the pace at which the provider's steps end.
-AHEAD = 0.03
+AHEAD = 0.06
 #: Over how long that pace is averaged, in seconds.
 _PACE_OVER = 0.1
 #: Providers without a step are forgotten when more than this many are known.
@@ -105,6 +105,7 @@ class Lane:
         "bound",
         "ended",
         "held",
+        "is_async",
         "is_waking",
         "items",
         "name",
@@ -125,6 +126,8 @@ class Lane:
         self.items: deque[Item] = deque()
         #: Threads that work for the provider or were asked to; the pool's, under its lock.
         self.tokens = 0
+        #: Some of its handlers are async.
+        self.is_async = False
         #: A thread was asked and has not come yet.
         self.is_waking = False
         #: Steps claimed and not yet committed.
@@ -198,6 +201,7 @@ class Held:
         if lane is None:
             bound = self._bounds.get(provider, self._default_bound)
             lane = self.lanes[provider] = Lane(provider, bound, self._room_bound(provider))
+            lane.is_async = provider in self.async_providers
         return lane
 
     def _room_bound(self, provider: str) -> int:
@@ -254,5 +258,5 @@ class Held:
         for lease in leases:
             provider = lease.stored.row.provider_key
             taken[provider] = taken.get(provider, 0) + 1
-        full = any(room.of(lane.name) <= taken.get(lane.name, 0) for lane in self.lanes.values())
+        full = any(room.of(name) <= taken.get(name, 0) for name in {*self.lanes, *taken})
         self.was_tight = full or room.total <= sum(taken.values())

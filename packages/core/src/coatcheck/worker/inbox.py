@@ -6,18 +6,20 @@ from queue import Empty, SimpleQueue
 
 from coatcheck.worker.held import Item
 
+_NEVER = 1 << 60
+
 
 class Inbox:
     """Items come in from any thread; the main loop alone waits and takes them out.
 
-    A hand-over costs a bell only where somebody listens for it: while the main loop gathers a group for one
-    commit it does not want to be woken by each step of it.
+    A hand-over rings only where it matters: while the main loop gathers a group for one commit it does not
+    want to be woken by each step of it.
     """
 
     def __init__(self) -> None:
         self._items: deque[Item] = deque()
         self._bell: SimpleQueue[None] = SimpleQueue()
-        self._is_listening = False
+        self._ring_at = _NEVER
 
     def __len__(self) -> int:
         return len(self._items)
@@ -25,8 +27,8 @@ class Inbox:
     def put(self, item: Item) -> None:
         """Hand in a step that ended."""
         self._items.append(item)
-        if self._is_listening:
-            self._is_listening = False
+        if len(self._items) >= self._ring_at:
+            self._ring_at = _NEVER
             self._bell.put(None)
 
     def ring(self) -> None:
@@ -38,18 +40,18 @@ class Inbox:
         items = self._items
         return [items.popleft() for _ in range(len(items))]
 
-    def wait(self, timeout: float, *, for_items: bool) -> None:
-        """Block until the bell rings or the time is over.
+    def wait(self, timeout: float, count: int = 1) -> None:
+        """Block until that many items are here, until the bell rings for something else, or the time is over.
 
         Args:
             timeout: seconds.
-            for_items: whether an item that comes in rings it too.
+            count: how many items are worth waking up for.
         """
-        # Listening first, looking second: an item that comes in between rings.
-        self._is_listening = for_items
-        if not (for_items and self._items):
+        # Set first, looked at second: an item that comes in between rings.
+        self._ring_at = count
+        if len(self._items) < count:
             with contextlib.suppress(Empty):
                 self._bell.get(timeout=max(0.0, timeout))
             while not self._bell.empty():
                 self._bell.get()
-        self._is_listening = False
+        self._ring_at = _NEVER

@@ -34,12 +34,15 @@ from coatcheck.worker.running import Runner
 from coatcheck.worker.settings import WorkerSettings
 from coatcheck.worker.waiting import Waiting
 
-#: Commits are at least this far apart under load, in seconds, so that they carry groups.
-LINGER = 0.004
+#: Under load commits are this far apart, in seconds, or this many steps: a group costs little more than one.
+LINGER = 0.02
+GROUP = 100
 #: How long the main loop sleeps at most, in seconds.
 BEAT = 1.0
 #: How long the last commits of a stopping worker may take beyond its grace, in seconds.
 _LAST_WORDS = 5.0
+#: How often a round tries to claim.
+_TRIES = 5
 
 
 class Worker:
@@ -133,6 +136,8 @@ class Worker:
         self._health_server: HealthServer | None = None
         self._beat = monotonic()
         self._is_set_up = False
+        self._handlers_seen: frozenset[str] = frozenset()
+        self._async_providers: frozenset[str] = frozenset()
         self._stops = 0
         self._drain_until: float | None = None
         self._has_news = False
@@ -178,13 +183,13 @@ class Worker:
             limit: how many steps at most; by default as many as there are threads.
 
         Raises:
-            StoreError: the store failed; the next call repeats the same claim.
+            StoreError: the store failed, several times; the next call repeats the same claim.
             ConfigError: the worker is used in another process than the one it was made in.
         """
         self._check_process()
         self._set_up()
         before = self._counts.committed
-        batch = self._claimer.claim(Room(total=limit or self.settings.threads, is_idle=not len(self._held)))
+        batch = self._claim_here(Room(total=limit or self.settings.threads, is_idle=not len(self._held)))
         items = self._take(batch)
         if not items:
             return 0
@@ -299,7 +304,7 @@ class Worker:
         if len(self._inbox) and not self._stops:
             left = self._last_commit + LINGER - self._monotonic()
             if left > 0 and (self._pool.is_busy or self._async.is_busy):
-                self._inbox.wait(left, for_items=False)
+                self._inbox.wait(left, GROUP)
 
     def _collect(self) -> None:
         for item in self._inbox.take():
@@ -338,7 +343,11 @@ class Worker:
             self._has_news = False
             self._claimer.hurry()
         now = self._monotonic()
-        if self._stops or now < self._claimer.next_at or not self._claimer.is_possible:
+        if self._stops:
+            if self._claimer.is_unanswered:
+                self._give_back_unanswered()
+            return
+        if now < self._claimer.next_at or not self._claimer.is_possible:
             return
         try:
             self._set_up()
@@ -355,12 +364,26 @@ class Worker:
             left = self._claimer.next_at - self._monotonic()
             self._waiting.wait(batch.mark, timedelta(seconds=left))
 
+    def _give_back_unanswered(self) -> None:
+        """Learn what a claim gave out whose answer was lost, and give it back: none of it was sent."""
+        batch = self._claimer.try_claim()
+        if batch is not None:
+            for item in self._take(batch):
+                if item.lane is None:
+                    self._dispatch((item,))
+                else:
+                    self._cutter.take_back(item)
+
     def _find_async_providers(self) -> frozenset[str]:
-        return frozenset(
-            resolved.handler.provider_key
-            for key, resolved in self._registry.handlers.items()
-            if self._steps.is_async(key, Kind.SUBMIT) or self._steps.is_async(key, Kind.QUERY)
-        )
+        handlers = self._registry.handlers
+        if handlers.keys() != self._handlers_seen:
+            self._handlers_seen = frozenset(handlers)
+            self._async_providers = frozenset(
+                resolved.handler.provider_key
+                for key, resolved in handlers.items()
+                if self._steps.is_async(key, Kind.SUBMIT) or self._steps.is_async(key, Kind.QUERY)
+            )
+        return self._async_providers
 
     def _take(self, batch: Batch) -> list[Item]:
         """Hold the leases of a batch."""
@@ -380,7 +403,9 @@ class Worker:
                 # Over at once, and it must not wait behind calls that hang.
                 if self._runner.run(item):
                     self._committer.add((item,))
-            elif self._steps.is_async(item.lease.stored.row.handler_key, item.lease.kind):
+            elif item.lane.is_async and self._steps.is_async(
+                item.lease.stored.row.handler_key, item.lease.kind
+            ):
                 item.is_on_loop = True
                 on_loop.append(item)
             else:
@@ -414,7 +439,7 @@ class Worker:
         if self._drain_until is not None:
             until = min(until, self._drain_until)
         if until > now and not self._has_news:
-            self._inbox.wait(until - now, for_items=True)
+            self._inbox.wait(until - now)
 
     # The end.
 
@@ -442,7 +467,7 @@ class Worker:
     def _is_over(self) -> bool:
         if self._drain_until is None:
             return False
-        if not len(self._held) and not self._committer.has_work:
+        if not len(self._held) and not self._committer.has_work and not self._claimer.is_unanswered:
             return True
         if self._monotonic() < self._drain_until + _LAST_WORDS:
             return False
@@ -451,6 +476,15 @@ class Worker:
         return True
 
     # In this thread.
+
+    def _claim_here(self, room: Room) -> Batch:
+        """Claim, trying a few times: an answer that is lost for good leaves submits that nobody sent."""
+        for _ in range(_TRIES - 1):
+            try:
+                return self._claimer.claim(room)
+            except StoreUnavailableError:
+                time.sleep(self._backoff.fail(self._monotonic()))
+        return self._claimer.claim(room)
 
     def _run_here(self, items: list[Item]) -> None:
         lease = self.settings.lease.total_seconds()
@@ -461,7 +495,7 @@ class Worker:
                 self._renewal.alive_until = self._beat + lease + limit
                 if self._runner.run(item):
                     self._committer.add((item,))
-                if self._monotonic() - self._last_commit >= LINGER * 5:
+                if self._monotonic() - self._last_commit >= LINGER:
                     self._commit_here()
             self._commit_here()
         finally:

@@ -17,7 +17,7 @@ from coatcheck.worker.inbox import Inbox
 #: After this long, in seconds, a thread looks whether another provider waits for one.
 _SLICE = 0.005
 #: How long a stopped pool waits for its threads, in seconds.
-_JOIN = 1.0
+_JOIN = 0.5
 
 
 class Pool:

@@ -1,0 +1,63 @@
+"""A task that kills every worker that touches it."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.fault.scripts.poisoned_worker import Poison, registry
+
+from coatcheck.accounts import Accounts
+from coatcheck.manager import Manager
+from coatcheck.model import TaskStatus, WaitReason
+from coatcheck.store import QUARANTINE_CLAIMS
+from coatcheck.stores.sqlite import SqliteStore
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = Path(__file__).parent / "scripts" / "poisoned_worker.py"
+PATIENCE = 60.0
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[Manager]:
+    """A manager over the file that the workers share."""
+    store = SqliteStore(str(tmp_path / "tasks.db"))
+    yield Manager(store, registry(), accounts=Accounts(environ={}))
+    store.close()
+
+
+def start(tmp_path: Path) -> subprocess.Popen[bytes]:
+    """Start a worker."""
+    return subprocess.Popen([sys.executable, str(SCRIPT), str(tmp_path / "tasks.db")], cwd=ROOT)
+
+
+@pytest.mark.slow
+def test_a_task_that_kills_its_workers_is_quarantined_and_all_others_end(
+    tmp_path: Path, manager: Manager
+) -> None:
+    """Deaths are counted before anything runs: after three nobody gets the task any more (F47, G10)."""
+    good = [manager.submit(Poison()).id for _ in range(10)]
+    bad = manager.submit(Poison(is_deadly=True)).id
+    good += [manager.submit(Poison()).id for _ in range(10)]
+    deaths = 0
+    end = time.monotonic() + PATIENCE
+    worker = start(tmp_path)
+    try:
+        while manager.explain(bad).reason is not WaitReason.QUARANTINED:
+            assert time.monotonic() < end, (manager.get(bad), deaths)
+            if worker.poll() is not None:
+                assert worker.returncode == 9
+                deaths += 1
+                worker = start(tmp_path)
+            time.sleep(0.02)
+        while any(manager.get(task_id).status is not TaskStatus.SUCCEEDED for task_id in good):
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        assert worker.poll() is None
+    finally:
+        worker.terminate()
+        assert worker.wait(PATIENCE) == 0
+    assert deaths == QUARANTINE_CLAIMS
+    assert manager.get(bad).status is TaskStatus.SUBMITTED
