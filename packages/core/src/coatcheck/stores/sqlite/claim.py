@@ -6,7 +6,7 @@ that neither the backlog nor the lanes that cannot move cost anything.
 
 import heapq
 import secrets
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from attrs import define, field
 
@@ -15,7 +15,7 @@ from coatcheck.store import QUARANTINE_CLAIMS, Kind, Lease, Room
 from coatcheck.stores.sqlite.clock import from_micros
 from coatcheck.stores.sqlite.hot import COLUMNS, Hot, split, stored_of
 from coatcheck.stores.sqlite.lanes import QUERY, RESUBMIT, SUBMIT, Lanes, permit_side
-from coatcheck.stores.sqlite.resources import Resource, Resources, key_of
+from coatcheck.stores.sqlite.resources import SEPARATOR, Resource, Resources, key_of
 from coatcheck.stores.sqlite.unit import Unit
 
 #: How many urgent rows one claim looks at.
@@ -99,6 +99,8 @@ class Claim:
         self._turns_before: dict[str, int] = {}
         self._seen: dict[int, _Lane] = {}
         self._suspect_at: int | None = None
+        #: Providers that this worker has no room for: their lanes are passed over, however many there are.
+        self._full = {name for name, places in room.per_provider.items() if places < 1}
         self._patience = PATIENCE
         self._is_cut_short = False
 
@@ -123,7 +125,7 @@ class Claim:
 
     def run_only(self, ids: Sequence[str]) -> None:
         """Take these tasks, if they are queryable, free and allowed."""
-        for id_ in ids[: self._room.total]:
+        for id_ in dict.fromkeys(ids):
             for hot, (record,) in self._rows("id = ? AND format <= ?", id_, self._format):
                 is_free = hot.token is None or (hot.lease_until or 0) <= self.unit.now
                 if (
@@ -132,6 +134,7 @@ class Claim:
                     and hot.claims < QUARANTINE_CLAIMS
                     and hot.handler in self._handlers
                     and hot.account not in self._skip
+                    and len(self.taken) < self._room.total
                     and self._spend(QUERY, hot)
                 ):
                     self._take(_kind_of(hot), hot, record)
@@ -160,12 +163,12 @@ class Claim:
                 hot.look_at = until + self._lease // 2
         unit.many(
             "UPDATE @tasks SET token = ?, lease_until = ?, lease_length = ?, look_at = ?, claims = ?, "
-            "lane = NULL, suspect = 0 WHERE seq = ?",
+            "lane = NULL, suspect = 0, redue = 0 WHERE seq = ?",
             [(h.token, until, self._lease, h.look_at, h.claims, h.seq) for h in others],
         )
         unit.many(
             "UPDATE @tasks SET token = ?, lease_until = ?, lease_length = ?, look_at = ?, claims = ?, "
-            "lane = NULL, suspect = 0, status = 'submitting', job = 1 WHERE seq = ?",
+            "lane = NULL, suspect = 0, redue = 0, status = 'submitting', job = 1 WHERE seq = ?",
             [(h.token, until, self._lease, h.look_at, h.claims, h.seq) for h in first_submits],
         )
         if first_submits:
@@ -337,10 +340,17 @@ class Claim:
             page = self.unit.all(
                 "SELECT id, provider, account, tenant, key1, key2, key3, format FROM @lanes "
                 "WHERE side = ? AND handler = ? AND is_ready = 1 AND (key1, key2, key3, id) > (?, ?, ?, ?) "
+                "AND instr(?, char(31) || account || char(31)) = 0 "
+                "AND instr(?, char(31) || provider || char(31)) = 0 "
+                "AND (? OR instr(?, char(31) || provider || char(31)) > 0) "
                 "ORDER BY key1, key2, key3, id LIMIT ?",
                 side,
                 handler,
                 *last,
+                _listed(self._skip),
+                _listed(self._full),
+                self._room.default > 0,
+                _listed(self._room.per_provider),
                 PAGE,
             )
             for id_, provider, account, tenant, key1, key2, key3, format_ in page:
@@ -386,8 +396,8 @@ class Claim:
             if side == SUBMIT and key[1] < self._turns[lane.tenant]:
                 heapq.heappush(heap, (self._key(lane), -1, lane))
                 continue
-            if lane.account in self._skip or self._provider_room(lane.provider) < 1:
-                self._patience -= 1
+            if self._provider_room(lane.provider) < 1:
+                self._full.add(lane.provider)
                 continue
             refused = next((resource for resource in lane.resources if resource.room < 1), None)
             if refused is not None:
@@ -478,6 +488,11 @@ class Claim:
             resource.spend()
         self._used[hot.provider] = self._used.get(hot.provider, 0) + 1
         return True
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Return names as one text in which SQL finds each between two separators."""
+    return SEPARATOR + SEPARATOR.join(names) + SEPARATOR
 
 
 def _is_overdue(hot: Hot, now: int) -> bool:

@@ -456,10 +456,12 @@ class SqliteStore:
                 answers[id_] = hot.finished_at is None and change(hot)
                 if not answers[id_]:
                     continue
-                is_leased = hot.token is not None and (hot.lease_until or 0) > unit.now
-                if is_leased:
+                is_held = hot.token is not None
+                if is_held:
+                    # Its commit makes it due, also when it comes after the lease has run out.
                     hot.redue = 1
-                elif not (hot.status == TaskStatus.SUBMITTING and hot.token is not None):
+                is_lost = not is_held or (hot.lease_until or 0) <= unit.now
+                if is_lost and not (is_held and hot.status == TaskStatus.SUBMITTING):
                     if hot.next_step != Step.LOOKUP:
                         hot.due_at = min(hot.due_at or unit.now, unit.now)
                     lanes.place(hot)
