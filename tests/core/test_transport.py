@@ -234,7 +234,7 @@ def test_a_connection_that_idled_is_not_used_for_a_submit(
     transport.perform(submit, ACCOUNT)
     transport.perform(submit, ACCOUNT)
     assert server.accepted == 1
-    monkeypatch.setattr(transport_module, "FRESH", 0.0)
+    monkeypatch.setattr(transport_module.protocol, "FRESH", 0.0)
     transport.perform(submit, ACCOUNT)
     assert server.accepted == 2
     transport.perform(get(server), ACCOUNT)
@@ -262,7 +262,7 @@ def test_connections_that_idled_for_long_are_closed(
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: transport.perform(get(server), ACCOUNT), range(4)))
     assert server.connections == 4
-    monkeypatch.setattr(transport_module, "IDLE", 0.0)
+    monkeypatch.setattr(transport_module.protocol, "IDLE", 0.0)
     app.answer = lambda _: Answer()
     for _ in range(4):
         transport.perform(get(server), ACCOUNT)

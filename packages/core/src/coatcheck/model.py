@@ -491,6 +491,7 @@ class Account:
 
     name: str
     _lookup: Callable[[str], str] = field(repr=False, eq=False)
+    _hide: Callable[[str], None] | None = field(default=None, repr=False, eq=False)
 
     def secret(self, part: str = "secret") -> str:
         """Return the named part of the credentials as it is now.
@@ -499,6 +500,11 @@ class Account:
             ConfigError: when the account has no such part.
         """
         return self._lookup(part)
+
+    def hide(self, secret: str) -> None:
+        """Keep a further secret, such as a token that was made of these, out of all that is written."""
+        if self._hide is not None:
+            self._hide(secret)
 
 
 @frozen(kw_only=True)

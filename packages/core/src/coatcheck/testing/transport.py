@@ -5,12 +5,14 @@ Nothing here opens a socket or sleeps; both record the calls as they would have 
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import IO, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
+
+import attrs
 
 from coatcheck import codec
 from coatcheck.errors import MaybeSentError
-from coatcheck.http import Call, Reply
+from coatcheck.http import Call, FromUrl, Part, Reply
 from coatcheck.model import EMPTY, Account
 from coatcheck.sandbox import App, Request
 from coatcheck.transport import encode_body, full_url
@@ -45,7 +47,7 @@ class ScriptedTransport:
         """Return the next reply, or raise the next exception."""
         signed = call.sign(call) if call.sign is not None else call
         with self._lock:
-            self.calls.append(signed)
+            self.calls.append(_kept(signed))
             if self._answer is None and not self._left:
                 raise AssertionError(f"expected no further call, found {signed!r}; script an outcome for it")
             outcome = self._left.pop(0) if self._answer is None else None
@@ -58,6 +60,30 @@ class ScriptedTransport:
 
     def close(self) -> None:
         """Do nothing: there is nothing open."""
+
+
+def _kept(call: Call) -> Call:
+    """Return a call whose body can still be read when its files are closed."""
+    if call.multipart is not None:
+        parts = {
+            name: [_in_memory(part) for part in ([given] if isinstance(given, Part | FromUrl) else given)]
+            for name, given in call.multipart.items()
+        }
+        return call.evolve(multipart=parts)
+    if call.body is not None and not isinstance(call.body, bytes):
+        return call.evolve(body=_read(call.body))
+    return call
+
+
+def _in_memory(part: Part | FromUrl) -> Part | FromUrl:
+    if isinstance(part, FromUrl) or isinstance(part.content, bytes | str):
+        return part
+    return attrs.evolve(part, content=_read(part.content))
+
+
+def _read(file: IO[bytes]) -> bytes:
+    file.seek(0)
+    return file.read()
 
 
 def answered_by(app: App) -> Callable[[Call], Outcome]:
