@@ -3,7 +3,7 @@
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from attrs import define
@@ -25,6 +25,8 @@ _RECEIPT_TRIES = 5
 _RECEIPT_DELAY = 0.2
 #: How many receipts may wait.
 _RECEIPTS = 1000
+
+_NOW = timedelta()
 
 #: Called for each commit that the store acknowledged: the task before, the task after.
 Observer = Callable[[Any, Any], None]
@@ -207,8 +209,8 @@ class Committer:
     def _due_in(self, item: Item, finished: Finished) -> float | None:
         """Return in how many seconds the task is due again, with the store's bound by the deadlines."""
         delay, after = finished.transition.delay, finished.after
-        if delay is None:
-            return None
+        if delay is None or delay <= _NOW:
+            return None if delay is None else 0.0
         bound = after.deadline_at - item.store_now(self._monotonic())
         if after.stall_limit is not None:
             bound = min(bound, after.stall_limit)

@@ -81,7 +81,7 @@ class Cutter:
 
     def unfinished(self) -> list[Item]:
         """Return the held steps that have not ended."""
-        return [item for item in self._held.snapshot() if item.finished is None and item.problem is None]
+        return [item for item in self._held.snapshot() if not item.is_settled]
 
     def take_back(self, item: Item) -> bool:
         """Give back a step whose call has not begun; false when it has."""
@@ -119,8 +119,8 @@ class Cutter:
         """Take in a call that returned after its step was ended here: at most it is a receipt."""
         if item.lane is not None:
             item.lane.stuck -= 1
-        if item.given_up is not None:
-            self._committer.add_receipt(item.given_up)
+        if item.late is not None:
+            self._committer.add_receipt(item.late)
 
     def _give_up(self, item: Item) -> None:
         if not item.settle():

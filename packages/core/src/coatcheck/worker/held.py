@@ -13,7 +13,7 @@ from coatcheck.step import Finished, Plan
 from coatcheck.store import SUSPECT_CLAIMS, Lease, Room
 
 #: Steps are fetched ahead for this long, in seconds, at the pace at which the provider's steps end.
-AHEAD = 0.06
+AHEAD = 0.1
 #: Over how long that pace is averaged, in seconds.
 _PACE_OVER = 0.1
 #: Providers without a step are forgotten when more than this many are known.
@@ -30,13 +30,15 @@ class Item:
     __slots__ = (
         "_end",
         "_start",
+        "answer",
         "claimed_at",
+        "ended_at",
         "finished",
-        "given_up",
         "is_late",
         "is_lost",
         "is_on_loop",
         "lane",
+        "late",
         "lease",
         "limit",
         "now",
@@ -58,11 +60,14 @@ class Item:
         self.claimed_at = claimed_at
         #: When the claim or the last good renewal was sent, by the monotonic clock.
         self.proved_at = sent_at
-        #: When the call began; 0 before it.
+        #: When the call began; 0 before it, and when it was not made because the lease was too old.
         self.started_at = 0.0
+        self.ended_at = 0.0
         #: The hard limit of the call, in seconds.
         self.limit = math.inf
         self.plan: Plan | None = None
+        #: What the handler returned, or the exception that it raised.
+        self.answer: object = None
         self.finished: Finished | None = None
         #: What an unreadable record, or a bug of ours, raised.
         self.problem: Exception | None = None
@@ -70,9 +75,9 @@ class Item:
         self.is_lost = False
         #: Its call runs on the event loop instead of in a thread.
         self.is_on_loop = False
-        #: The call ended after the main loop had given it up; ``given_up`` is what it came to, if anything.
+        #: The call ended after the main loop had ended the step; ``late`` is what it came to, if anything.
         self.is_late = False
-        self.given_up: Finished | None = None
+        self.late: Finished | None = None
         self.tries = 0
         self.retry_at = 0.0
         self._start = [True]
@@ -85,6 +90,11 @@ class Item:
     def settle(self) -> bool:
         """Take the right to say how the step ended; true once."""
         return _take(self._end)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the step has ended, one way or the other."""
+        return not self._end
 
     def store_now(self, monotonic: float) -> datetime:
         """Return the store's time at this reading of the monotonic clock."""
@@ -181,6 +191,8 @@ class Held:
         self.is_alone = False
         #: The last room left something out that may be claimed when a step ends.
         self.was_tight = False
+        #: How many steps ended lately, a second.
+        self.pace = 0.0
         self._room = room
         self._threads = threads
         self._bounds = bounds
@@ -237,12 +249,14 @@ class Held:
         left = self._room - len(self.items)
         free: dict[str, int] = dict(self._bounds)
         running = all_ahead = 0
+        self.pace = 0.0
         places = self._threads + (self._async_calls if self.async_providers else 0)
         for name in self.async_providers:
             free[name] = self._room_bound(name)
         for lane in self.lanes.values():
             free[lane.name], ahead = lane.free(monotonic, self._room // 2)
             all_ahead += ahead
+            self.pace += lane.pace
             running += min(lane.held, lane.room_bound)
         total = max(0, min(left, places + all_ahead - running))
         return Room(

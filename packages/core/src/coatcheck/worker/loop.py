@@ -35,8 +35,8 @@ from coatcheck.worker.settings import WorkerSettings
 from coatcheck.worker.waiting import Waiting
 
 #: Under load commits are this far apart, in seconds, or this many steps: a group costs little more than one.
-LINGER = 0.02
-GROUP = 100
+LINGER = 0.03
+GROUP = 200
 #: How long the main loop sleeps at most, in seconds.
 BEAT = 1.0
 #: How long the last commits of a stopping worker may take beyond its grace, in seconds.
@@ -119,8 +119,8 @@ class Worker:
         self._runner = Runner(self._steps, settings.lease.total_seconds(), monotonic)
         self._renewal = Renewal(store, self._held, settings.lease, log, monotonic)
         self._inbox = Inbox()
-        self._pool = Pool(self._runner.run, self._inbox, settings.threads)
-        self._async = AsyncCalls(self._runner.run_async, self._inbox)
+        self._pool = Pool(self._runner.call, self._inbox, settings.threads)
+        self._async = AsyncCalls(self._runner.call_async, self._inbox)
         self._cutter = Cutter(
             self._steps,
             self._held,
@@ -301,13 +301,16 @@ class Worker:
 
     def _gather(self) -> None:
         """Under load, wait a little so that the next commit carries a group."""
-        if len(self._inbox) and not self._stops:
+        is_worth_while = self._held.pace * LINGER >= 2 and (self._pool.is_busy or self._async.is_busy)
+        if is_worth_while and len(self._inbox) and not self._stops:
             left = self._last_commit + LINGER - self._monotonic()
-            if left > 0 and (self._pool.is_busy or self._async.is_busy):
+            if left > 0:
                 self._inbox.wait(left, GROUP)
 
     def _collect(self) -> None:
+        """Take in what ended."""
         for item in self._inbox.take():
+            self._runner.finish(item)
             if item.is_late:
                 self._cutter.end_late(item)
                 self._claimer.hurry()
@@ -396,13 +399,12 @@ class Worker:
         return items
 
     def _dispatch(self, items: Iterable[Item]) -> None:
+        """Have calls made; steps without one end here, and never wait behind calls that hang."""
         threaded: list[Item] = []
         on_loop: list[Item] = []
         for item in items:
-            if item.lane is None:
-                # Over at once, and it must not wait behind calls that hang.
-                if self._runner.run(item):
-                    self._committer.add((item,))
+            if not self._runner.prepare(item) or item.lane is None:
+                self._committer.add((item,))
             elif item.lane.is_async and self._steps.is_async(
                 item.lease.stored.row.handler_key, item.lease.kind
             ):
@@ -493,8 +495,8 @@ class Worker:
                 limit = self._call_limit(item)
                 self._beat = self._monotonic()
                 self._renewal.alive_until = self._beat + lease + limit
-                if self._runner.run(item):
-                    self._committer.add((item,))
+                self._runner.run(item)
+                self._committer.add((item,))
                 if self._monotonic() - self._last_commit >= LINGER:
                     self._commit_here()
             self._commit_here()
