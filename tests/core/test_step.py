@@ -320,6 +320,7 @@ def test_a_submit_that_ends_at_once_is_never_queried() -> None:
         (JobNotFoundError("?"), Unknown, "not_found"),
         (RuntimeError("boom"), Unknown, "handler_error"),
         (SystemExit(1), Unknown, "handler_error"),
+        (GeneratorExit(), Unknown, "handler_error"),
         (asyncio.CancelledError(), Unknown, "handler_error"),
         (None, Unknown, "handler_error"),
         ("job-1", Unknown, "handler_error"),
@@ -751,11 +752,15 @@ def test_an_unknown_account_releases_the_step() -> None:
     assert task_of(done.transition).submit_attempts == 0
 
 
-def test_a_secret_that_is_missing_at_the_call_releases_the_step_too() -> None:
+@pytest.mark.parametrize(
+    "problem",
+    [UnknownNameError.of("account", "default", ()), OSError("the secret store does not answer")],
+)
+def test_a_secret_that_is_missing_at_the_call_releases_the_step_too(problem: Exception) -> None:
     """A missing part shows inside the call; no secret was handed out, so nothing was sent."""
 
     def missing(part: str) -> str:
-        raise UnknownNameError.of("account", "default", ())
+        raise problem
 
     handler = Able(lambda _, context: context.account.secret())
     for kind, status in ((Kind.SUBMIT, TaskStatus.PENDING_SUBMIT), (Kind.QUERY, TaskStatus.RUNNING)):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.worker.house import PATIENCE, AsyncHandler, Gate, Handler, House, fails, running
 
-from coatcheck.errors import RejectedError, StoreUnavailableError
+from coatcheck.errors import RejectedError, StoreFullError, StoreUnavailableError
 from coatcheck.model import (
     CancelResult,
     Limit,
@@ -266,6 +266,42 @@ def test_a_store_that_comes_back_finds_every_step_written_once(build: Build) -> 
         assert sorted(handler.submits) == sorted(ids)
         assert len(handler.looks) == 40
         assert {house.task(task_id).submit_attempts for task_id in ids} == {1}
+
+
+def test_a_store_that_is_full_for_a_while_costs_no_step(build: Build) -> None:
+    """A full disk is about the store, not about a row: everything waits and is written in the end."""
+    handler = Handler()
+    house = build(handler, is_faulty=True)
+    left = [4]
+
+    def is_full(*_: Any, **__: Any) -> None:
+        if left[0]:
+            left[0] -= 1
+            raise StoreFullError("the test filled the disk")
+
+    house.store.before["commit"] = is_full
+    ids = house.submit(10)
+    with running(house.worker(monotonic=time.monotonic)):
+        house.wait(ids, TaskStatus.SUCCEEDED)
+    assert sorted(handler.submits) == sorted(ids)
+
+
+@pytest.mark.parametrize("problem", [KeyboardInterrupt(), SystemExit(3), GeneratorExit(), MemoryError()])
+def test_nothing_that_a_handler_raises_ends_its_thread(build: Build, problem: BaseException) -> None:
+    """Whatever comes out of other people's code is an error of its step (G10)."""
+    handler = Handler()
+
+    def raise_it(context: Any) -> SubmitResult:
+        if len(handler.submits) == 1:
+            raise problem
+        return SubmitResult.succeeded("text")
+
+    handler.on_submit = raise_it
+    house = build(handler)
+    (bad,) = house.submit()
+    with running(house.worker(threads=1)):
+        house.wait([bad], TaskStatus.SUBMIT_UNKNOWN)
+        house.wait(house.submit(3), TaskStatus.SUCCEEDED)
 
 
 def test_a_claim_whose_answer_was_lost_is_given_back_by_a_worker_that_stops(build: Build) -> None:

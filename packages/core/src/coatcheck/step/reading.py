@@ -94,15 +94,21 @@ _EXPECTED: Mapping[Kind, type] = {
 class Vault:
     """An account as one step sees it: it knows which secrets it handed out, so that none is written."""
 
-    __slots__ = ("_account", "seen")
+    __slots__ = ("_account", "problem", "seen")
 
     def __init__(self, account: Account) -> None:
         self._account = account
         self.seen: list[str] = []
+        #: What the last look-up raised, if it failed.
+        self.problem: Exception | None = None
 
     def lookup(self, part: str) -> str:
         """Return a part of the credentials and remember it."""
-        secret = self._account.secret(part)
+        try:
+            secret = self._account.secret(part)
+        except Exception as problem:
+            self.problem = problem
+            raise
         self.seen.append(secret)
         return secret
 

@@ -207,7 +207,7 @@ class Steps:
             return _cancel_without_method(lease, task, now)
         try:
             account = self._account(task, handler)
-        except UnknownNameError:
+        except Exception:  # noqa: BLE001  # wherever credentials come from, they cannot be had here
             return _finish(lease, task, Released(), now, is_unknown_account=True)
         vault = Vault(account)
         argument, problem = _argument(lease, task, resolved)
@@ -233,7 +233,9 @@ class Steps:
             if type(answer) in _ANSWERS or not inspect.isawaitable(answer):
                 return answer
             return run_here(answer)
-        except (Exception, SystemExit, GeneratorExit, asyncio.CancelledError) as problem:  # noqa: BLE001  # G10
+        except BaseException as problem:
+            if isinstance(problem, KeyboardInterrupt) and _is_main_thread():
+                raise  # somebody's Ctrl-C; anything else is the handler's (G10)
             return problem
 
     async def call_async(self, plan: Plan) -> Any:
@@ -241,12 +243,12 @@ class Steps:
         try:
             answer = plan.method(plan.argument, plan.context)
             return await answer if inspect.isawaitable(answer) else answer
-        except asyncio.CancelledError as problem:
+        except BaseException as problem:
             task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise  # the worker gave the step up; not something that the handler did
-            return problem
-        except (Exception, SystemExit, GeneratorExit) as problem:  # noqa: BLE001  # G10
+            if isinstance(problem, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise  # the worker gave the step up; anything else is the handler's (G10)
+            if isinstance(problem, KeyboardInterrupt) and _is_main_thread():
+                raise
             return problem
 
     def conclude(self, plan: Plan, answer: object, now: datetime, *, is_answer: bool = True) -> Finished:
@@ -259,7 +261,7 @@ class Steps:
             is_answer: false when the call was cut off, so that nothing is learnt about the vendor's gate.
         """
         lease, task = plan.lease, plan.task
-        if isinstance(answer, UnknownNameError) and answer.kind == "account" and not plan.vault.seen:
+        if answer is not None and answer is plan.vault.problem and not plan.vault.seen:
             # No secret was handed out, so nothing was sent with one.
             return _finish(lease, task, Released(), now, is_unknown_account=True)
         side = _SIDES[lease.kind] if is_answer else None
@@ -482,6 +484,10 @@ def run_here(awaitable: Awaitable[Any]) -> Any:
     if problem is not None:
         raise problem
     return value
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def _finish(

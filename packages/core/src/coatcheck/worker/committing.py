@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import define
 
-from coatcheck.errors import StoreError, StoreUnavailableError
+from coatcheck.errors import StoreError
 from coatcheck.lifecycle import Released
 from coatcheck.model import TaskStatus
 from coatcheck.step import Finished, Steps
@@ -134,7 +134,7 @@ class Committer:
             group = [self._waiting.popleft() for _ in range(min(GROUP, len(self._waiting)))]
             try:
                 answers = self._commit(group)
-            except StoreUnavailableError as error:
+            except StoreError as error:
                 self._waiting.extendleft(reversed(group))
                 self._store_failed(error, "commit")
                 return soonest
@@ -162,8 +162,8 @@ class Committer:
         transitions = [item.finished.transition for item in group if item.finished is not None]
         try:
             answers = list(self._store.commit(transitions))
-        except StoreUnavailableError:
-            raise
+        except StoreError:
+            raise  # not about one row: the whole store is away, or full
         except Exception as error:  # noqa: BLE001  # a store's bug with one row must not cost the others (G10)
             if len(group) == 1:
                 return [Committed(outcome=Outcome.FAILED, message=f"{type(error).__name__}: {error}")]

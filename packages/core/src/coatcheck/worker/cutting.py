@@ -69,7 +69,7 @@ class Cutter:
         now = self._monotonic()
         if now < self.next_at:
             return
-        self.next_at = now + WATCH
+        self.next_at = now + min(WATCH, self._patience)
         for item in self.unfinished():
             if item.lane is None:
                 continue

@@ -32,6 +32,7 @@ class Item:
         "_start",
         "answer",
         "claimed_at",
+        "concluded",
         "ended_at",
         "finished",
         "is_late",
@@ -68,6 +69,8 @@ class Item:
         self.plan: Plan | None = None
         #: What the handler returned, or the exception that it raised.
         self.answer: object = None
+        #: What the answer came to, if the thread that called has found that out already.
+        self.concluded: Finished | None = None
         self.finished: Finished | None = None
         #: What an unreadable record, or a bug of ours, raised.
         self.problem: Exception | None = None

@@ -438,7 +438,7 @@ class Worker:
             if not self._stops and self._claimer.is_possible:
                 times.append(self._claimer.next_at)
             until = min([until, *(at for at in times if at is not None)])
-        if self._drain_until is not None:
+        if self._drain_until is not None and self._drain_until > now:
             until = min(until, self._drain_until)
         if until > now and not self._has_news:
             self._inbox.wait(until - now)

@@ -70,8 +70,8 @@ class Pool:
         with self._lock:
             if item.lane is None or not item.begin():
                 return False
-            # If a thread has it in hand already, it will see that it may not begin.
-            with contextlib.suppress(ValueError):
+            # If a thread has it in hand already, or takes one meanwhile, it will see that it may not begin.
+            with contextlib.suppress(ValueError, IndexError, RuntimeError):
                 item.lane.items.remove(item)
             return True
 

@@ -67,6 +67,9 @@ class Renewal:
 
     def renew(self) -> bool:
         """Renew once; false when the store did not answer."""
+        items = self._held.snapshot()
+        if not items:
+            return True
         sent = self._monotonic()
         if sent >= self.alive_until:
             self._log(
@@ -74,9 +77,6 @@ class Renewal:
                 "renewal_stopped",
                 "the main loop has not moved for a lease: its leases are not renewed any more",
             )
-            return True
-        items = self._held.snapshot()
-        if not items:
             return True
         try:
             answers = self._store.renew(

@@ -4,9 +4,11 @@ Only the call itself needs a thread of its own. What stands before and after it 
 is done for many steps in a row than in between the calls of many threads.
 """
 
+import contextlib
 import time
 from collections.abc import Callable
 
+from coatcheck.model import TaskStatus
 from coatcheck.step import Finished, Steps
 from coatcheck.worker.held import Item
 
@@ -72,7 +74,7 @@ class Runner:
         if item.is_late and item.answer is None:
             return  # it was cancelled
         try:
-            finished = self._finished(item)
+            finished = item.concluded or self._conclude(item)
         except Exception as problem:  # noqa: BLE001  # G10: nor must one that cannot be written
             if not item.is_late:
                 item.problem = problem
@@ -92,10 +94,14 @@ class Runner:
 
     def _end(self, item: Item) -> bool:
         item.ended_at = self._monotonic()
+        if getattr(item.answer, "status", None) is TaskStatus.SUCCEEDED:
+            # A result may be large: turning it into bytes is not for the main loop.
+            with contextlib.suppress(Exception):
+                item.concluded = self._conclude(item)
         item.is_late = not item.settle()
         return True
 
-    def _finished(self, item: Item) -> Finished:
+    def _conclude(self, item: Item) -> Finished:
         now = item.store_now(item.ended_at)
         if not item.started_at:
             return self._steps.release(item.lease, now)
