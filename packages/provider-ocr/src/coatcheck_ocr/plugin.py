@@ -2,7 +2,9 @@
 
 from coatcheck import Registry, hookimpl
 from coatcheck_ocr.cli import demo
+from coatcheck_ocr.gitee import GiteeHandler
 from coatcheck_ocr.local.handler import LocalOcrHandler
+from coatcheck_ocr.sandbox.gitee import GiteeSandbox
 
 coatcheck_api = 1
 
@@ -11,6 +13,13 @@ coatcheck_api = 1
 def coatcheck_register_handlers(registry: Registry) -> None:
     """Register the handlers of this package; their request type comes with them."""
     registry.add_handler(LocalOcrHandler())
+    registry.add_handler(GiteeHandler())
+
+
+@hookimpl
+def coatcheck_register_sandboxes(registry: Registry) -> None:
+    """Register the vendors that can be tried on this machine."""
+    registry.add_sandbox(GiteeHandler.key, GiteeSandbox)
 
 
 @hookimpl

@@ -6,7 +6,7 @@ Here are the machinery and nothing of any vendor; providers add the protocols of
 
 from coatcheck.sandbox.mount import Mounts, public_url
 from coatcheck.sandbox.script import CALLS, Fault, Script, spoil
-from coatcheck.sandbox.server import BODY_CAP, HEAD_CAP, Answer, App, Request, Server
+from coatcheck.sandbox.server import BODY_CAP, HEAD_CAP, Answer, App, FormPart, Request, Server
 from coatcheck.sandbox.vendor import Job, VendorSandbox
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Answer",
     "App",
     "Fault",
+    "FormPart",
     "Job",
     "Mounts",
     "Request",

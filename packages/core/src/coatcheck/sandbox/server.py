@@ -6,6 +6,7 @@ listens on the loopback interface.
 """
 
 import asyncio
+import re
 import socket
 import struct
 import threading
@@ -23,6 +24,9 @@ from coatcheck.model import EMPTY
 HEAD_CAP = 64 * 1024
 BODY_CAP = 64 * 1024 * 1024
 
+_BOUNDARY = re.compile(r'boundary="?([^";]+)', re.IGNORECASE)
+_PARAMETER = re.compile(r'(?i)[ ;](name|filename)="([^"]*)"')
+_PART_TYPE = re.compile(r"(?im)^content-type: *([^\r\n]+)")
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 
 
@@ -43,6 +47,39 @@ class Request:
     def header(self, name: str) -> str | None:
         """Return one header, or ``None``."""
         return self.headers.get(name.lower())
+
+    def form(self) -> dict[str, str]:
+        """Return the fields of a form body, the last of each name."""
+        return dict(parse_qsl(self.body.decode(), keep_blank_values=True))
+
+    def parts(self) -> dict[str, "FormPart"]:
+        """Return the parts of a multipart body, the last of each name; none if the body is something else."""
+        boundary = _BOUNDARY.search(self.header("content-type") or "")
+        found: dict[str, FormPart] = {}
+        if boundary is None:
+            return found
+        for piece in self.body.split(b"--" + boundary[1].encode())[1:-1]:
+            head, _, content = piece.partition(b"\r\n\r\n")
+            said = {name.lower(): value for name, value in _PARAMETER.findall(head.decode())}
+            kind = _PART_TYPE.search(head.decode())
+            found[said.get("name", "")] = FormPart(
+                content.removesuffix(b"\r\n"), said.get("filename"), kind[1] if kind else None
+            )
+        return found
+
+
+@frozen
+class FormPart:
+    """One part of a multipart body that a client sent."""
+
+    content: bytes
+    filename: str | None
+    content_type: str | None
+
+    @property
+    def text(self) -> str:
+        """The content as text."""
+        return self.content.decode()
 
 
 @frozen
