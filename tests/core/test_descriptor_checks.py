@@ -24,7 +24,7 @@ def refusal(base: dict[str, Any], **changes: Any) -> ConfigError:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"acccount": "x"}, "unknown key $.handlers[0].acccount; did you mean 'account'?"),
+        ({"akount": "x"}, "unknown key $.handlers[0].akount; did you mean 'account'?"),
         ({"submit__pth": "/x"}, "unknown key $.handlers[0].submit.pth; did you mean 'path'?"),
         (
             {"words__succeededd": ["x"]},

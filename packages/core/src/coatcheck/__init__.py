@@ -73,6 +73,7 @@ from coatcheck.registry import Registry
 if TYPE_CHECKING:
     from coatcheck.accounts import Accounts
     from coatcheck.config import Config
+    from coatcheck.descriptor import Descriptor, JsonRequest, JsonResult
     from coatcheck.embedded import local
     from coatcheck.http import Call, Follow, HttpHandler, Reply
     from coatcheck.manager import Manager
@@ -85,8 +86,11 @@ _LATER = {
     "Accounts": "coatcheck.accounts",
     "Call": "coatcheck.http",
     "Config": "coatcheck.config",
+    "Descriptor": "coatcheck.descriptor",
     "Follow": "coatcheck.http",
     "HttpHandler": "coatcheck.http",
+    "JsonRequest": "coatcheck.descriptor",
+    "JsonResult": "coatcheck.descriptor",
     "Manager": "coatcheck.manager",
     "Reply": "coatcheck.http",
     "Worker": "coatcheck.worker",
@@ -105,6 +109,7 @@ __all__ = [
     "ConfigError",
     "ConflictError",
     "DedupeConflictError",
+    "Descriptor",
     "DuplicateNameError",
     "Failure",
     "Follow",
@@ -112,6 +117,8 @@ __all__ = [
     "HttpHandler",
     "InsufficientBalanceError",
     "JobNotFoundError",
+    "JsonRequest",
+    "JsonResult",
     "LeaseLostError",
     "Limit",
     "LookupResult",

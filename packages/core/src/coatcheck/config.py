@@ -199,6 +199,8 @@ class Config:
     #: Account name to part name to source; ``Accounts`` checks and reads them.
     accounts: Mapping[str, Mapping[str, Any]] = field(default=EMPTY, repr=False)
     limits: tuple[Limit, ...] = ()
+    #: Descriptions of handlers, as they stand in the file; ``coatcheck.descriptor`` checks and reads them.
+    handlers: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
     #: The file that was read, if any.
     path: Path | None = None
 
@@ -370,6 +372,12 @@ def _accounts(value: object, path: str) -> Mapping[str, Mapping[str, Any]]:
     return MappingProxyType(dict(value))
 
 
+def _handlers(value: object, path: str) -> tuple[Mapping[str, Any], ...]:
+    if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
+        raise ConfigError(f"{path} must be a list of tables [[handlers]], found a {type(value).__name__}")
+    return tuple(value)
+
+
 _LIMIT_KEYS = ("provider", "account", "tenant", "side", "rate", "live")
 
 
@@ -420,4 +428,5 @@ _TOP: Mapping[str, _Reader] = {
     "plugins": lambda value, path: PluginConfig(**_read(_PLUGINS, value, path)),
     "accounts": _accounts,
     "limits": _limits,
+    "handlers": _handlers,
 }

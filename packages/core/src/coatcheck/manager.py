@@ -19,6 +19,7 @@ from attrs import frozen
 from coatcheck import codec
 from coatcheck.accounts import Accounts
 from coatcheck.config import Config
+from coatcheck.descriptor import add_declared
 from coatcheck.errors import (
     CoatcheckError,
     ConflictError,
@@ -148,6 +149,9 @@ class Manager:
     ) -> "Manager":
         """Build a manager from settings: load the plugins, open the store, and own what was opened.
 
+        Handlers that the settings describe are registered after those of the plugins, whose types they may
+        name.
+
         ``with Manager.from_config() as manager:`` closes it all; so does ``close``.
 
         Args:
@@ -163,6 +167,7 @@ class Manager:
         registry = Registry() if registry is None else registry
         if plugins is None:
             plugins = load_plugins(registry, disabled=config.plugins.disabled, strict=config.plugins.strict)
+        add_declared(registry, config.handlers, by=str(config.path or "settings"))
         accounts = Accounts(config.accounts)
         choice = config.selector
         selector = None if choice is None else registry.selector(choice.name, **choice.options)

@@ -11,6 +11,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar
 import click
 
 from coatcheck.config import Config
+from coatcheck.descriptor import add_declared
 from coatcheck.errors import (
     CoatcheckError,
     ConfigError,
@@ -71,8 +72,9 @@ class App:
 
     @cached_property
     def registry(self) -> Registry:
-        """The registry; filled by ``plugins``."""
+        """The registry, with the handlers of plugins and settings."""
         self.plugins  # noqa: B018  # loading is what fills the registry
+        add_declared(self._registry, self.config.handlers, by=str(self.config.path or "settings"))
         return self._registry
 
     @cached_property
