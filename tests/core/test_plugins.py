@@ -256,8 +256,12 @@ def test_core_comes_through_the_same_door_and_first(install: Install) -> None:
     names = [info.name for info in plugins.report if info.status is PluginStatus.LOADED]
     assert names == ["builtin", "acme_a", "acme_b"]
     assert registry.names("store") == dict.fromkeys(["memory", "sqlite"], "plugin 'builtin' from coatcheck")
-    assert registry.names("transport") == {"requests": "plugin 'builtin' from coatcheck"}
-    assert type(registry.transport("requests")).__name__ == "RequestsTransport"
+    made = {"aiohttp": "AiohttpTransport", "requests": "RequestsTransport", "urllib3": "Urllib3Transport"}
+    assert registry.names("transport") == dict.fromkeys(made, "plugin 'builtin' from coatcheck")
+    for name, expected in made.items():
+        transport = registry.transport(name)
+        transport.close()
+        assert type(transport).__name__ == expected
     assert report["acme_a"].distribution == "dist-acme_a"
 
 

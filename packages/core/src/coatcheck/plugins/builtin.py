@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from coatcheck import selector
-from coatcheck.errors import SelectorError, StoreConfigError
+from coatcheck.errors import ConfigError, SelectorError, StoreConfigError
 from coatcheck.hookspecs import hookimpl
 from coatcheck.registry import Registry
 from coatcheck.selector import Selector, SelectorContext
@@ -85,9 +85,27 @@ def _sqlite(path: str, namespace: str, ageing: timedelta | None) -> Store:
 
 @hookimpl
 def coatcheck_register_transports(registry: Registry) -> None:
-    """Register the transport over requests."""
+    """Register the transports over requests, urllib3 and aiohttp."""
     registry.add_transport("requests", _open_requests)
+    registry.add_transport("urllib3", _open_urllib3)
+    registry.add_transport("aiohttp", _open_aiohttp)
 
 
-def _open_requests(**options: Any) -> Any:
-    return import_module("coatcheck.transport").RequestsTransport(**options)
+def _open_requests() -> Any:
+    return import_module("coatcheck.transport").RequestsTransport()
+
+
+def _open_urllib3() -> Any:
+    return import_module("coatcheck.transport").Urllib3Transport()
+
+
+def _open_aiohttp() -> Any:
+    try:
+        return import_module("coatcheck.transport.over_aiohttp").AiohttpTransport()
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "coatcheck":
+            raise
+        raise ConfigError(
+            f"the transport over aiohttp needs aiohttp, found no {error.name}; "
+            'install it with pip install "coatcheck[aiohttp]"'
+        ) from error

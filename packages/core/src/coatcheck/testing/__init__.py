@@ -1,9 +1,9 @@
 """Contract tests, strategies and fakes for authors of plugins; nothing else in coatcheck may import them.
 
-``store_contract``, ``handler_contract`` and ``selector_contract`` hold the rules of a store, a handler and a
-selector; ``store_machine`` drives a store against the plain model in ``store_model``; ``records`` and
-``strategies`` make what a store keeps; ``clock`` is a clock that tests move. Import the modules by name: this
-one stays empty, so that the clock does not need Hypothesis.
+``store_contract``, ``handler_contract``, ``selector_contract`` and ``transport_contract`` hold the rules of a
+store, a handler, a selector and a transport; ``store_machine`` drives a store against the plain model in
+``store_model``; ``records`` and ``strategies`` make what a store keeps; ``clock`` is a clock that tests move.
+Import the modules by name: this one stays empty, so that the clock does not need Hypothesis.
 """
 
 import contextlib
@@ -17,4 +17,5 @@ with contextlib.suppress(ImportError):
         "coatcheck.testing.store_machine",
         "coatcheck.testing.selector_contract",
         "coatcheck.testing.handler_contract",
+        "coatcheck.testing.transport_contract",
     )

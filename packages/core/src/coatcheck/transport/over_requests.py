@@ -67,6 +67,7 @@ class RequestsLine(Line):
         request.method, request.url = outgoing.method, outgoing.url
         request.headers = CaseInsensitiveDict(outgoing.headers)
         request.body = body.chunks() if isinstance(body, Stream) else body  # type: ignore[assignment]  # the stubs know no generator
+        raw: Any = None
         _quiet.on = True
         try:
             # The adapter without a Session: that would add cookies, hooks and the environment to each call.
@@ -81,8 +82,10 @@ class RequestsLine(Line):
                 lambda size: raw.read1(size, decode_content=True), call, response.status_code, until
             )
         except CoatcheckError:
+            _break_off(raw)
             raise
         except Exception as error:  # noqa: BLE001  # the one question is whether the call was sent
+            _break_off(raw)
             is_unsent = is_inside(error, "connect", HTTPConnection)
             raise (not_sent if is_unsent else maybe_sent)(error, call) from None
         finally:
@@ -92,6 +95,12 @@ class RequestsLine(Line):
     def close(self) -> None:
         """Close the connection."""
         self._adapter.close()
+
+
+def _break_off(raw: Any) -> None:
+    """Close the connection of a reply that was not read to its end: no pool has it."""
+    if raw is not None:
+        raw.close()
 
 
 class _Quiet(threading.local):

@@ -2,6 +2,7 @@
 
 import tempfile
 import time
+from asyncio import CancelledError
 from collections.abc import Callable
 from traceback import walk_tb
 from typing import IO
@@ -126,5 +127,7 @@ def chain(error: BaseException) -> list[BaseException]:
 
 
 def _reason(error: BaseException) -> str:
-    root = chain(error)[-1]
+    found = chain(error)
+    # That something was cancelled inside a client is how it does its timeouts, not why.
+    root = next((one for one in reversed(found) if not isinstance(one, CancelledError)), error)
     return f"{type(root).__name__}: {str(root)[:200]}"
