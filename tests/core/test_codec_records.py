@@ -373,7 +373,7 @@ def test_a_record_cannot_overrule_the_row() -> None:
     [
         ({"metadata": {"a": [b"x"]}}, "metadata['a'][0]"),
         ({"query_params": QueryParams("j", when=object())}, "query_params['when']"),
-        ({"query_params": QueryParams("j", a={1: 2})}, "query_params['a']"),
+        ({"query_params": QueryParams("j", a={1: 2})}, "query_params['a'][1]"),
     ],
 )
 def test_what_is_no_json_in_metadata_or_params_is_refused_with_its_path(

@@ -12,7 +12,7 @@ import attrs
 from coatcheck import codec
 from coatcheck.cli.app import refuse
 from coatcheck.codec.allowed import by_class
-from coatcheck.codec.shape import Field, fields_of
+from coatcheck.codec.shape import Field, fields_of, read_field
 from coatcheck.codec.walk import Refused
 from coatcheck.errors import CoatcheckError, UnknownNameError
 
@@ -52,7 +52,7 @@ def read_request(cls: type, words: Iterable[str]) -> Any:
         if one.default is attrs.NOTHING and one.name not in values:
             refuse(f"{codec.type_name(cls)} needs {one.name}=…; its fields are {', '.join(fields)}", one.name)
     try:
-        return cls(**{fields[name].alias: value for name, value in values.items()})
+        return cls(**{fields[name].alias or name: value for name, value in values.items()})
     except CoatcheckError:
         raise
     except Exception as error:  # noqa: BLE001  # a validator is other people's code, and its text is for the user
@@ -120,16 +120,15 @@ def _read_text(one: Field, text: str) -> Any:
     tries.append([text])
     for data in tries:
         try:
-            return one.shape.decode(data)
-        except (Refused, ValueError, TypeError):
+            return read_field(one, data)
+        except Refused:
             continue
     return _decode(one, tries[-2])
 
 
 def _decode(one: Field, data: Any) -> Any:
     try:
-        return one.shape.decode(data)
+        return read_field(one, data)
     except Refused as refused:
-        refuse(f"{one.name}{refused.path}: found {refused.found}", one.name)
-    except (ValueError, TypeError) as error:
-        refuse(f"{one.name}: {error}", one.name)
+        fix = f"; {refused.fix}" if refused.fix else ""
+        refuse(f"{one.name}{refused.path}: found {refused.found}{fix}", one.name)

@@ -22,8 +22,10 @@ class Entry:
     cls: type
     #: By the version that they start from.
     upcasters: dict[int, Upcaster] = field(factory=dict)
-    #: What ``coatcheck.codec.shape`` found out about the class; ``None`` until it could.
-    fields: tuple[Any, ...] | None = None
+    #: What is stored of the class, what reads it, and what it is written as; ``None`` until they are needed.
+    fields: "tuple[attrs.Attribute[Any], ...] | None" = None
+    read: Callable[[dict[str, Any]], Any] | None = None
+    written: Any = None
 
 
 by_name: dict[str, Entry] = {}

@@ -9,8 +9,11 @@ from typing import Any
 import attrs
 import orjson
 from attrs import frozen
+from cattrs import Converter
+from cattrs.gen import make_dict_structure_fn
 
 from coatcheck.codec.shape import (
+    READER,
     read_dict,
     read_flag,
     read_instant,
@@ -28,10 +31,8 @@ from coatcheck.model import (
     Failure,
     HandlerTraits,
     Observation,
-    Phase,
     QueryParams,
     Task,
-    TaskStatus,
     Verdict,
 )
 from coatcheck.store import Row, Stored
@@ -71,46 +72,27 @@ class Extra:
 # Fields: how they are written and read.
 
 
-def _choice(data: Any, *choices: str) -> Any:
-    if data not in choices:
-        raise Refused("a value that is not allowed")
-    return data
+def _nested(cls: type) -> Callable[[dict[str, Any]], Any]:
+    # Without paths: the message names the field of the record, and a list of tasks reads many of them.
+    return make_dict_structure_fn(cls, READER, _cattrs_detailed_validation=False)
 
 
-def _write_traits(traits: HandlerTraits) -> dict[str, Any]:
-    return {
-        "resubmit": traits.resubmit,
-        "has_lookup": traits.has_lookup,
-        "has_cancel": traits.has_cancel,
-        "lookup_delay": traits.lookup_delay.total_seconds(),
-        "max_job_time": traits.max_job_time.total_seconds(),
-        "not_found_limit": traits.not_found_limit,
-        "keep_params": traits.keep_params,
-    }
-
-
+_make_traits, _read_failure, _make_observation = map(_nested, (HandlerTraits, Failure, Observation))
+_plain = Converter()
+_plain.register_unstructure_hook(timedelta, timedelta.total_seconds)
+_write_traits = _plain.get_unstructure_hook(HandlerTraits)
 _TRAITS = _write_traits(HandlerTraits())
 
 
 def _read_traits(data: dict[str, Any]) -> HandlerTraits:
-    if data.keys() == _TRAITS.keys():
-        return _make_traits(tuple(data.items()))
-    return _make_traits(tuple({name: data.get(name, default) for name, default in _TRAITS.items()}.items()))
+    return _same_traits(tuple([(name, data[name]) for name in _TRAITS if name in data]))
 
 
 # All tasks of a handler have the same ones, and they are read at every step.
 @lru_cache(maxsize=256)
-def _make_traits(items: tuple[tuple[str, Any], ...]) -> HandlerTraits:
-    data = dict(items)
-    return HandlerTraits(
-        _choice(data["resubmit"], "never", "idempotent"),
-        read_flag(data["has_lookup"]),
-        read_flag(data["has_cancel"]),
-        timedelta(seconds=read_number(data["lookup_delay"])),
-        timedelta(seconds=read_number(data["max_job_time"])),
-        read_whole(data["not_found_limit"]),
-        _choice(data["keep_params"], "ended", "accepted"),
-    )
+def _same_traits(items: tuple[tuple[str, Any], ...]) -> HandlerTraits:
+    traits: HandlerTraits = _make_traits(dict(items))
+    return traits
 
 
 def _text(value: Any, path: str, cap: int = CAPS["error"]) -> str:
@@ -137,15 +119,6 @@ def _write_failure(failure: Failure) -> dict[str, Any]:
     }
 
 
-def _read_failure(data: dict[str, Any]) -> Failure:
-    return Failure(
-        read_text(data["code"]),
-        read_text(data["message"]),
-        Phase(data["phase"]),
-        read_flag(data.get("retryable", False)),
-    )
-
-
 def _write_query_params(params: QueryParams) -> dict[str, Any]:
     return {"external_task_id": params.external_task_id, "provider_params": params.provider_params}
 
@@ -165,17 +138,8 @@ def _write_observation(seen: Observation) -> dict[str, Any]:
     }
 
 
-_STATUSES = {status.value: status for status in TaskStatus}
-
-
-def _read_observation(data: dict[str, Any]) -> Observation:
-    progress, provider_status = data.get("progress"), data.get("provider_status")
-    return Observation(
-        _STATUSES[data["status"]],
-        None if progress is None else _read_progress(progress),
-        None if provider_status is None else read_text(provider_status),
-        read_instant(data["at"]),
-    )
+def _read_observation(data: dict[str, Any]) -> Any:
+    return _make_observation({"progress": None, "provider_status": None, **data})
 
 
 def _read_progress(data: Any) -> float:
@@ -210,8 +174,8 @@ class Column:
     read: Callable[[Any], Any]
     #: ``None``: it is its own JSON.
     write: Callable[[Any], Any] | None = None
-    #: The fields of a nested object.
-    names: frozenset[str] | None = None
+    #: What it holds, where that has fields of its own.
+    nested: type | None = None
 
 
 #: Every field of a task that is neither a hot column nor a payload. The defaults are those of ``Task``, mean
@@ -222,25 +186,16 @@ COLUMNS: Mapping[str, Column] = {
     "idempotency_key": Column("", read_text),
     "metadata": Column(EMPTY, _read_mapping),
     "cancel_on_deadline": Column(default=False, read=read_flag),
-    "traits": Column(None, _read_traits, _write_traits, frozenset(_TRAITS)),
+    "traits": Column(None, _read_traits, _write_traits, HandlerTraits),
     "verdict": Column(None, Verdict),
     "submitted_at": Column(None, read_instant),
-    "query_params": Column(
-        None, _read_query_params, _write_query_params, frozenset({"external_task_id", "provider_params"})
-    ),
+    "query_params": Column(None, _read_query_params, _write_query_params, QueryParams),
     "progress": Column(None, _read_progress),
     "provider_status": Column(None, read_text, _write_provider_status),
-    "last_observation": Column(
-        None,
-        _read_observation,
-        _write_observation,
-        frozenset({"status", "progress", "provider_status", "at"}),
-    ),
+    "last_observation": Column(None, _read_observation, _write_observation, Observation),
     "result_expires_at": Column(None, read_instant),
     "result_gone": Column(default=False, read=read_flag),
-    "error": Column(
-        None, _read_failure, _write_failure, frozenset({"code", "message", "phase", "retryable"})
-    ),
+    "error": Column(None, _read_failure, _write_failure, Failure),
     "usage": Column(None, _read_mapping),
     "resources": Column((), _read_resources, _write_resources),
     "submit_attempts": Column(0, read_whole),
@@ -255,7 +210,10 @@ COLUMNS: Mapping[str, Column] = {
 
 # The same, flat: these are walked at every step.
 _WRITERS = tuple((name, column.default, column.write) for name, column in COLUMNS.items())
-_READERS = {name: (column.read, column.names) for name, column in COLUMNS.items()}
+_READERS = {
+    name: (column.read, None if column.nested is None else frozenset(attrs.fields_dict(column.nested)))
+    for name, column in COLUMNS.items()
+}
 _DEFAULTS = {one.name: one.default for one in attrs.fields(Task) if one.name not in attrs.fields_dict(Row)}
 
 

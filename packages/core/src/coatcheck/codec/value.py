@@ -8,8 +8,16 @@ from typing import Any, TypeVar
 import orjson
 
 from coatcheck.codec.allowed import Entry, Upcaster, by_class, by_name, decorate, place
-from coatcheck.codec.shape import PLAIN, encode_instance, fields_of, open_envelope
-from coatcheck.codec.walk import DATA, Refused, Walk, plain, refuse
+from coatcheck.codec.shape import (
+    PLAIN,
+    UnresolvedError,
+    fields_of,
+    first_refusal,
+    open_envelope,
+    write_instance,
+    write_plain,
+)
+from coatcheck.codec.walk import DATA, WALK, Refused, Walk, refuse
 from coatcheck.errors import (
     ConfigError,
     DuplicateNameError,
@@ -72,7 +80,7 @@ def persistent(name: str, version: int = 1) -> Callable[[C], C]:
         by_class[cls] = entry  # before its fields are looked at: a type may hold itself
         try:
             fields_of(entry)
-        except NameError:
+        except UnresolvedError:
             pass  # an annotation names a class further down in the module: looked at again at the first use
         except ConfigError:
             del by_class[cls]
@@ -124,16 +132,7 @@ def check_type(cls: type) -> None:
     entry = by_class.get(cls)
     if entry is None:
         raise ConfigError(f"{place(cls)} is not persistent; {decorate(cls)}")
-    try:
-        fields_of(entry)
-    except NameError as error:
-        raise _unresolved(cls, error) from error
-
-
-def _unresolved(cls: type, error: NameError) -> ConfigError:
-    return ConfigError(
-        f"{place(cls)}: an annotation cannot be resolved ({error}); import or define that name"
-    )
+    fields_of(entry)
 
 
 def encode_value(value: object, *, field: str, cap: int) -> bytes:
@@ -150,7 +149,7 @@ def encode_value(value: object, *, field: str, cap: int) -> bytes:
             and what to do.
         PayloadTooLargeError: it is over the cap.
     """
-    data = orjson.dumps(_encode(value, Walk(), field))
+    data = orjson.dumps(_encode(value, Walk(), field, _write))
     if len(data) > cap:
         raise PayloadTooLargeError.of(field, len(data), cap)
     return data
@@ -171,21 +170,30 @@ def decode_value(data: bytes) -> Any:
         raise StoreError(f"a stored value cannot be read: {error}") from error
 
 
-def _encode(value: Any, walk: Walk, name: str) -> Any:
+def _encode(value: Any, walk: Walk, name: str, write: Callable[[Any], Any]) -> Any:
+    token = WALK.set(walk)
     try:
-        if type(value) in by_class:
-            return encode_instance(value, walk)
-        return {"type": PLAIN, "version": 1, "data": plain(value, walk)}
-    except Refused as refused:
-        raise _not_persistable(refused, name) from None
-    except NameError as error:
-        raise _unresolved(type(value), error) from error
+        return write(value)
+    except Exception as error:  # noqa: BLE001  # cattrs puts them in groups
+        refused = first_refusal(error, name)
+        if isinstance(refused.__cause__, ConfigError):  # a class, not a value, is at fault
+            raise refused.__cause__ from None
+        raise _not_persistable(refused) from None
+    finally:
+        WALK.reset(token)
 
 
-def _not_persistable(refused: Refused, name: str) -> NotPersistableError:
-    path = name + refused.path
+def _write(value: Any) -> dict[str, Any]:
+    if type(value) in by_class:
+        return write_instance(value)
+    return {"type": PLAIN, "version": 1, "data": write_plain(value)}
+
+
+def _not_persistable(refused: Refused) -> NotPersistableError:
     return NotPersistableError(
-        f"{path} holds {refused.found}, which cannot be stored in a task; {refused.fix}", path, refused.found
+        f"{refused.path} holds {refused.found}, which cannot be stored in a task; {refused.fix}",
+        refused.path,
+        refused.found,
     )
 
 
@@ -210,8 +218,8 @@ def check_request(value: object, *, local_files: bool, name: str = "request") ->
         except Refused as refused:
             if refused.fix == DATA:
                 refused.fix = "pass an instance of a class with @persistent"
-            raise _not_persistable(refused, name) from None
-    _encode(value, Walk(local_files=local_files), name)
+            raise _not_persistable(first_refusal(refused, name)) from None
+    _encode(value, Walk(local_files=local_files), name, _write)
 
 
 def check_plain(value: object, *, name: str, cap: int | None = None) -> Any:
@@ -223,10 +231,7 @@ def check_plain(value: object, *, name: str, cap: int | None = None) -> Any:
             with text keys.
         PayloadTooLargeError: it takes more than ``cap`` bytes.
     """
-    try:
-        copy = plain(value, Walk())
-    except Refused as refused:
-        raise _not_persistable(refused, name) from None
+    copy = _encode(value, Walk(), name, write_plain)
     if cap is not None and (size := len(orjson.dumps(copy))) > cap:
         raise PayloadTooLargeError.of(name, size, cap)
     return copy
@@ -241,5 +246,5 @@ def request_digest(value: object) -> bytes:
     Raises:
         NotPersistableError: the request cannot be stored.
     """
-    lean = _encode(value, Walk(lean=True), "request")
+    lean = _encode(value, Walk(lean=True), "request", _write)
     return blake2b(orjson.dumps(lean, option=orjson.OPT_SORT_KEYS), digest_size=32).digest()

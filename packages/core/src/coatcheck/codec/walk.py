@@ -1,4 +1,4 @@
-"""One walk through a value: it turns what another machine could restore into JSON, and refuses the rest.
+"""What may go into a store: the checks of every value on its way there.
 
 A refusal says what a value is and where it lies, never what it holds: it may be a secret.
 """
@@ -7,8 +7,10 @@ import io
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from enum import Enum
 from types import FunctionType, MethodType, ModuleType, NoneType
 from typing import Any, NoReturn
 from urllib.parse import unquote, urlsplit
@@ -28,41 +30,49 @@ DATA = "pass data: texts, numbers, lists, dicts, registered types"
 JSON_KINDS = frozenset[type]({NoneType, bool, int, float, str, list, dict})
 
 
-class Refused(Exception):  # noqa: N818  # it never leaves the codec
-    """A value cannot be stored, or stored data do not fit; the path is made on the way out."""
+class Refused(Exception):  # noqa: N818  # it never leaves coatcheck
+    """A value cannot be stored, or stored data do not fit."""
 
-    def __init__(self, found: str, fix: str = "") -> None:
+    def __init__(self, found: str, fix: str = "", path: str = "") -> None:
         super().__init__(found)
         self.found = found
         self.fix = fix
-        self.path = ""
+        self.path = path
 
-    def inside(self, step: str) -> "Refused":
-        """Put one step in front of the path."""
-        self.path = step + self.path
-        return self
+
+class WrongKind(Refused):
+    """A value is of another kind than its place wants; another member of a union may want it."""
 
 
 @define
 class Walk:
-    """What one walk carries."""
+    """What one walk through a value carries."""
 
     #: Leave out versions and fields that are equal to their default: for digests.
     lean: bool = False
     #: Look at texts that name local files: refuse them all (false), or take readable ``file:`` URLs (true).
     local_files: bool | None = None
-    depth: int = 0
-
-    def down(self) -> None:
-        """Go one level deeper; whoever comes back up takes it off again."""
-        self.depth += 1
-        if self.depth > DEPTH:
-            raise Refused(
-                f"nesting deeper than {DEPTH} levels, or something that contains itself", "make it flatter"
-            )
+    depth: float = 0
 
 
-Encoder = Callable[[Any, Walk], Any]
+#: The walk that is under way: cattrs hands its hooks a value and a type, and nothing else.
+WALK: ContextVar[Walk] = ContextVar("walk")
+
+
+def deeper(take: Callable[[Any], Any], value: Any) -> Any:
+    """Return what ``take`` makes of the value, one level deeper."""
+    walk = WALK.get()
+    walk.depth += 1
+    if walk.depth > DEPTH:
+        # For good: cattrs goes on after a refusal, and what holds itself twice has 2**64 ways down.
+        walk.depth = math.inf
+        raise Refused(
+            f"nesting deeper than {DEPTH} levels, or something that contains itself", "make it flatter"
+        )
+    try:
+        return take(value)
+    finally:
+        walk.depth -= 1
 
 
 def refuse(value: object, expected: str = "") -> NoReturn:
@@ -82,7 +92,7 @@ def refuse(value: object, expected: str = "") -> NoReturn:
     if isinstance(value, float) and not math.isfinite(value):
         raise Refused("a number that is not finite", "use None")
     if expected and (cls in JSON_KINDS or is_persistent(cls)):
-        raise Refused(f"{a(cls)} where {expected} is expected", f"pass {expected}")
+        raise WrongKind(f"{a(cls)} where {expected} is expected", f"pass {expected}")
     if is_persistent(cls):
         raise Refused(f"{a(cls)} inside plain data", f"annotate the field with {name}")
     if attrs.has(cls):
@@ -91,7 +101,7 @@ def refuse(value: object, expected: str = "") -> NoReturn:
         raise Refused(f"code (a {name})", DATA)
     if callable(getattr(cls, "close", None)) or hasattr(cls, "__enter__"):
         raise Refused(f"a client or connection ({name})", "leave it to the handler and " + DATA)
-    raise Refused(f"an instance of {place(cls)}", f"pass {expected}" if expected else DATA)
+    raise WrongKind(f"an instance of {place(cls)}", f"pass {expected}" if expected else DATA)
 
 
 def a(cls: type) -> str:
@@ -103,8 +113,28 @@ _FILE_URL = re.compile(r"\s*file:/", re.IGNORECASE)
 _PATH_STARTS = ("/", "~/", "./", "../")
 
 
-def text(value: Any, walk: Walk) -> str:
-    """Return a text as JSON holds it."""
+# The hooks of cattrs, which passes the type as well.
+
+
+def only(kind: Any, expected: str, write: Callable[[Any], Any] = lambda value: value) -> Callable[..., Any]:
+    """Return what writes values of one kind and refuses all others."""
+
+    def hook(value: Any, _: object = None) -> Any:
+        return write(value) if isinstance(value, kind) else refuse(value, expected)
+
+    return hook
+
+
+def _member(value: Any, cls: type[Enum]) -> Any:
+    if not isinstance(value, cls):
+        refuse(value, a(cls))
+    return value.value
+
+
+def text(value: Any, cls: Any = str) -> Any:
+    """Return a text, or an enum of texts, as JSON holds it."""
+    if cls is not str:
+        return _member(value, cls)
     if not isinstance(value, str):
         refuse(value, "a text")
     plain = value if type(value) is str else str.__str__(value)
@@ -115,8 +145,9 @@ def text(value: Any, walk: Walk) -> str:
             raise Refused(
                 "a text that is not Unicode (a lone surrogate)", "decode it with errors='replace'"
             ) from None
-    if walk.local_files is not None:
-        _check_local(plain, local_files=walk.local_files)
+    local_files = WALK.get().local_files
+    if local_files is not None:
+        _check_local(plain, local_files=local_files)
     return plain
 
 
@@ -148,15 +179,17 @@ def is_readable_file_url(url: str) -> bool:
     )
 
 
-def flag(value: Any, walk: Walk) -> bool:
-    """Return a boolean as JSON holds it."""
-    if not isinstance(value, bool):
-        refuse(value, "True or False")
-    return value
+def key(value: Any, _: object = str) -> Any:
+    """Return the key of a dict as JSON holds it."""
+    if not isinstance(value, str):
+        raise Refused(f"a dict key of type {type(value).__name__}", "use texts as keys")
+    return text(value)
 
 
-def whole(value: Any, walk: Walk) -> int:
-    """Return a whole number as JSON holds it."""
+def whole(value: Any, cls: Any = int) -> Any:
+    """Return a whole number, or an enum of them, as JSON holds it."""
+    if cls is not int:
+        return _member(value, cls)
     if not isinstance(value, int) or isinstance(value, bool):
         refuse(value, "a whole number")
     if not -(2**63) <= value < 2**63:
@@ -164,22 +197,16 @@ def whole(value: Any, walk: Walk) -> int:
     return int(value)
 
 
-def number(value: Any, walk: Walk) -> float:
+def number(value: Any, _: object = float) -> float:
     """Return a number as JSON holds it."""
     if isinstance(value, float) and math.isfinite(value):
         return float(value)
     if not isinstance(value, int) or isinstance(value, bool):
         refuse(value, "a number")
-    return float(whole(value, walk))
+    return float(whole(value))
 
 
-def none(value: Any, walk: Walk) -> None:
-    """Return ``None``, or refuse."""
-    if value is not None:
-        refuse(value, "None")
-
-
-def instant(value: Any, walk: Walk) -> str:
+def instant(value: Any, _: object = datetime) -> str:
     """Return an aware datetime as JSON holds it: in UTC."""
     if not isinstance(value, datetime) or value.utcoffset() is None:
         refuse(value, "an aware datetime")
@@ -187,57 +214,3 @@ def instant(value: Any, walk: Walk) -> str:
         return value.astimezone(UTC).isoformat()
     except OverflowError:
         raise Refused("a datetime that UTC does not have", "use one of the years 2 to 9998") from None
-
-
-def seconds(value: Any, walk: Walk) -> float:
-    """Return a duration as JSON holds it."""
-    if not isinstance(value, timedelta):
-        refuse(value, "a timedelta")
-    return value.total_seconds()
-
-
-def plain(value: Any, walk: Walk) -> Any:
-    """Return a copy of a JSON value, made of dicts and lists."""
-    if value is None or value is True or value is False:
-        return value
-    if isinstance(value, str):
-        return text(value, walk)
-    if isinstance(value, int):
-        return whole(value, walk)
-    if isinstance(value, float):
-        return number(value, walk)
-    if isinstance(value, Mapping):
-        return items(value, plain, walk)
-    if isinstance(value, list | tuple) and not hasattr(
-        value, "_fields"
-    ):  # a named tuple would lose its names
-        return each(value, plain, walk)
-    refuse(value)
-
-
-def each(values: Sequence[Any], encode: Encoder, walk: Walk) -> list[Any]:
-    """Encode the items of a list."""
-    walk.down()
-    out: list[Any] = []
-    try:
-        for value in values:
-            out.append(encode(value, walk))  # noqa: PERF401  # the refusal needs to know how far it came
-    except Refused as refused:
-        raise refused.inside(f"[{len(out)}]") from None
-    walk.depth -= 1
-    return out
-
-
-def items(value: Mapping[Any, Any], encode: Encoder, walk: Walk) -> dict[str, Any]:
-    """Encode the items of a dict."""
-    walk.down()
-    out: dict[str, Any] = {}
-    for key, item in value.items():
-        if not isinstance(key, str):
-            raise Refused(f"a dict key of type {type(key).__name__}", "use texts as keys")
-        try:
-            out[text(key, walk)] = encode(item, walk)
-        except Refused as refused:
-            raise refused.inside(f"[{key!r}]" if len(key) <= 100 else "[…]") from None
-    walk.depth -= 1
-    return out

@@ -7,7 +7,8 @@ import re
 
 from coatcheck import codec
 from coatcheck.codec.allowed import by_class
-from coatcheck.codec.shape import Named, fields_of
+from coatcheck.codec.shape import fields_of
+from coatcheck.codec.strict import kinds
 from coatcheck.descriptor.plan import header_templates
 from coatcheck.descriptor.reading import classes_of
 from coatcheck.descriptor.tables import Descriptor
@@ -149,7 +150,7 @@ def words_of(descriptor: Descriptor) -> dict[str, str]:
 def submit_scope(request_type: type, region: str | None) -> Scope:
     """Return what placeholders may name in submit and lookup."""
     names = {
-        f"request.{one.name}": bool({dict, Named} & one.shape.kinds)
+        f"request.{one.name}": any(kind is dict or codec.is_persistent(kind) for kind in kinds(one.type))
         for one in fields_of(by_class[request_type])
     }
     return Scope({**names, "idempotency_key": False, "task_id": False, **_region(region)}, _SUBMIT_HINTS)
