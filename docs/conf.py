@@ -32,6 +32,8 @@ nitpick_ignore_regex = [
         r"py:.*",
         r"(abc|click|collections|datetime|enum|logging|os|pathlib|pluggy|random|requests|types|typing)\b.*",
     ),
+    # The tables of a description are explained on a page of their own.
+    (r"py:class", r"coatcheck\.descriptor\.tables\..*|DescribedHandler"),
     # Type variables have no page.
     (r"py:class", r"coatcheck\.(handler\.P|codec\.value\.C)"),
 ]
