@@ -25,7 +25,7 @@ class GiteeSandbox(VendorSandbox):
 
     def environment(self, url: str) -> Mapping[str, str]:
         """Return the variables that lead ``ocr:gitee`` here."""
-        return {"COATCHECK_OCR_GITEE_URL": f"{url}/v1", "GITEE_API_KEY": "sandbox"}
+        return {"COATCHECK_OCR_GITEE_URL": f"{url}/v1", "GITEE_API_KEY": "sandbox-key"}
 
     def answer(self, request: Request) -> Answer:
         """Answer one request."""
