@@ -13,6 +13,7 @@ import coatcheck
 from coatcheck import config, errors, hookspecs, http
 from coatcheck.cli import app
 from coatcheck.errors import CoatcheckError
+from coatcheck.http.table import check
 from coatcheck.registry import Registry
 from coatcheck.testing import pytest_plugin
 
@@ -121,7 +122,7 @@ def test_table_of_replies_says_what_is_raised() -> None:
             headers = {"Retry-After": "5"} if status == 503 else {}
             for creating, said in zip((True, False), columns, strict=True):
                 with pytest.raises(errors.HandlerError) as caught:
-                    http._check(
+                    check(
                         http.Reply(status, headers=headers),
                         http.Call("GET", "/jobs"),
                         creating=creating,

@@ -198,7 +198,9 @@ class House:
     def worker(self, **changes: Any) -> Worker:
         """Return a worker by the test's clocks; settings are given as keywords of ``WorkerSettings``."""
         own = {
-            name: changes.pop(name) for name in ("plugins", "limits", "monotonic", "store") if name in changes
+            name: changes.pop(name)
+            for name in ("plugins", "limits", "monotonic", "store", "transport")
+            if name in changes
         }
         return Worker(
             own.pop("store", self.store),

@@ -153,6 +153,15 @@ class HttpHandler(TaskHandler[P], Generic[P]):
         result: LookupResult = run(steps(self, Step.LOOKUP, params, context), context)
         return result
 
+    @classmethod
+    def conversation(cls, method: str) -> Step | None:
+        """Return which conversation a method holds: ``None`` where a subclass does it in its own way.
+
+        Args:
+            method: "submit", "query", "cancel" or "lookup".
+        """
+        return Step(method) if getattr(cls, method) is getattr(HttpHandler, method) else None
+
     @property
     def has_cancel(self) -> bool:
         """Whether there is a ``cancel_call``, or a ``cancel`` of the subclass's own."""

@@ -26,6 +26,7 @@ from coatcheck.errors import (
     UnknownNameError,
 )
 from coatcheck.handler import AnyHandler, Resolved
+from coatcheck.http import HttpHandler, run_async, steps
 from coatcheck.lifecycle import (
     CancelRequested,
     Event,
@@ -180,12 +181,26 @@ class Steps:
         return self.conclude(plan, answer, now + timedelta(seconds=self._monotonic() - began))
 
     def is_async(self, handler_key: str, kind: Kind) -> bool:
-        """Whether the handler's method for this kind is ``async def``."""
+        """Whether the handler's method for this kind runs on an event loop.
+
+        It does if it is ``async def``, or a conversation of an ``HttpHandler`` over an async transport.
+        """
         try:
             handler = self._registry.handler(handler_key).handler
         except UnknownNameError:
             return False
-        return inspect.iscoroutinefunction(getattr(handler, METHODS.get(kind, ""), None))
+        method = METHODS.get(kind)
+        if method is None:
+            return False
+        return self._conversation(handler, method) is not None or inspect.iscoroutinefunction(
+            getattr(handler, method, None)
+        )
+
+    def _conversation(self, handler: AnyHandler, method: str) -> Step | None:
+        """Return the conversation that a method holds, if the transport can hold it on an event loop."""
+        if isinstance(handler, HttpHandler) and hasattr(self._transport, "perform_async"):
+            return handler.conversation(method)
+        return None
 
     def plan(self, lease: Lease, now: datetime) -> Plan | Finished:
         """Decide what a lease needs: a vendor call (``Plan``), or nothing more than a commit (``Finished``).
@@ -240,7 +255,12 @@ class Steps:
 
     async def call_async(self, plan: Plan) -> Any:
         """Call the vendor on this event loop; return the handler's answer or the exception that it raised."""
+        handler = plan.handler
+        step = self._conversation(handler, METHODS[plan.lease.kind])
         try:
+            if step is not None and isinstance(handler, HttpHandler):
+                conversation = steps(handler, step, plan.argument, plan.context)
+                return await run_async(conversation, plan.context)
             answer = plan.method(plan.argument, plan.context)
             return await answer if inspect.isawaitable(answer) else answer
         except BaseException as problem:

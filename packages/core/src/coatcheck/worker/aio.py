@@ -1,6 +1,7 @@
 """One event loop, in a thread of its own, for the calls of async handlers."""
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Iterable
 
@@ -19,11 +20,18 @@ class AsyncCalls:
     Args:
         run: runs an item's step and says whether it is to be handed in.
         inbox: where ended steps go.
+        at_end: closes what the steps left open on the loop.
     """
 
-    def __init__(self, run: Callable[[Item], Awaitable[bool]], inbox: Inbox) -> None:
+    def __init__(
+        self,
+        run: Callable[[Item], Awaitable[bool]],
+        inbox: Inbox,
+        at_end: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self._run = run
         self._inbox = inbox
+        self._at_end = at_end
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         # The loop itself keeps weak references only.
@@ -98,6 +106,9 @@ class AsyncCalls:
         async def end() -> None:
             if waiting:
                 await asyncio.wait(waiting, timeout=_JOIN / 2)
+            with contextlib.suppress(Exception):
+                if self._at_end is not None:
+                    await asyncio.wait_for(self._at_end(), _JOIN / 4)
             await loop.shutdown_asyncgens()
             loop.stop()
 

@@ -120,7 +120,9 @@ class Worker:
         self._renewal = Renewal(store, self._held, settings.lease, log, monotonic)
         self._inbox = Inbox()
         self._pool = Pool(self._runner.call, self._inbox, settings.threads)
-        self._async = AsyncCalls(self._runner.call_async, self._inbox)
+        self._async = AsyncCalls(
+            self._runner.call_async, self._inbox, at_end=getattr(transport, "leave", None)
+        )
         self._cutter = Cutter(
             self._steps,
             self._held,
