@@ -3,8 +3,11 @@
 import logging
 from datetime import timedelta
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.core.descriptions import VENDOR, WRAPPED, account, asking, described, job, submitting
 
 from coatcheck import codec
@@ -206,7 +209,9 @@ def test_id_may_be_a_number(found: object) -> None:
     assert result.query_params == QueryParams("7")
 
 
-@pytest.mark.parametrize("body", [{"id": ""}, {"id": [1]}, {"id": {"x": 1}}, {"job": 1}])
+@pytest.mark.parametrize(
+    "body", [{"id": ""}, {"id": [1]}, {"id": 2.5}, {"id": 1e25}, {"id": {"x": 1}}, {"job": 1}]
+)
 def test_submit_without_a_usable_id_is_unknown(body: dict[str, Any]) -> None:
     """A job may exist, so nothing that says otherwise is raised."""
     context, _ = submitting(reply(body))
@@ -624,3 +629,70 @@ def test_lookup_takes_the_vendors_own_code_for_not_found() -> None:
         context, _ = submitting(answer)
         with pytest.raises(HandlerError):
             handler.lookup(JsonRequest({"text": "a"}), context)
+
+
+# Whatever comes.
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+REPLIES = st.one_of(
+    JSON,
+    st.fixed_dictionaries(
+        {},
+        optional={
+            name: st.sampled_from(["succeeded", "failed", "queued", 0, 1, 2, 3, 18, "job-7"]) | JSON
+            for name in ("id", "status", "progress", "poll_after", "output", "usage", "error", "code", "data")
+        },
+    ),
+)
+
+
+@given(REPLIES)
+def test_any_reply_is_a_result_or_an_error_of_the_handler(body: Any) -> None:
+    """No reply breaks the reading, makes up an id, or ends a job without the vendor's word for it."""
+    for base in (VENDOR, WRAPPED):
+        handler = described(base)
+        context, _ = submitting(reply(body))
+        try:
+            accepted = handler.submit(JsonRequest({"text": "a", "url": "u"}), context)
+        except NotSentError:
+            pytest.fail("a reply came, so something was sent")
+        except HandlerError:
+            pass
+        else:
+            assert accepted.query_params is not None or accepted.status.is_end
+        query, _ = asking(reply(body))
+        try:
+            seen = handler.query(job(poll_url=POLL), query)
+        except (HandlerError, AssertionError):
+            continue  # an AssertionError: the link of a success was followed, and nothing is scripted there
+        assert seen.status.is_queryable or (seen.provider_status or seen.error)
+
+
+@given(st.dictionaries(st.text(max_size=5), JSON, max_size=3))
+def test_any_request_arrives_as_it_is(data: dict[str, Any]) -> None:
+    """What a submitter put into the request is what the vendor gets, whatever it holds."""
+    context, transport = submitting(reply({"id": "7"}))
+    described(submit__json={"all": "{request.data}"}).submit(JsonRequest(data), context)
+    assert transport.calls[0].json == {"all": data}
+
+
+@given(st.text(min_size=1, max_size=20))
+def test_any_text_stays_one_segment_of_a_path(text: str) -> None:
+    """Whatever it holds, it can be read back whole; what would lead elsewhere is refused."""
+    context, transport = submitting(reply({"id": "7"}))
+    handler = described(submit__path="/a/{request.data.x}/z")
+    try:
+        handler.submit(JsonRequest({"x": text, "text": "t"}), context)
+    except NotSentError:
+        assert not text.strip() or text in (".", "..")
+        return
+    segments = transport.calls[0].url.removeprefix("http://vendor.test/").split("/")
+    assert [unquote(segment) for segment in segments] == ["a", text, "z"]

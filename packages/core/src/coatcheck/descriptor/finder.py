@@ -16,6 +16,8 @@ from jmespath.functions import Functions
 from coatcheck.errors import ConfigError, UnknownNameError, VendorError, closest
 from coatcheck.policy import LONGEST_ASKED
 
+#: Up to here every whole number is a float of its own.
+_EXACT = 2**53
 _FUNCTIONS: Mapping[str, Mapping[str, Any]] = Functions.FUNCTION_TABLE
 
 
@@ -135,8 +137,9 @@ def word_of(value: Any) -> str | None:
     """Return a text, a whole number or a boolean as the text that people write for it; else ``None``."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
+    if isinstance(value, float):
+        # A whole number of more than 64 bits arrives as a float that is another number.
+        return str(int(value)) if value.is_integer() and abs(value) <= _EXACT else None
     if isinstance(value, int):
         return str(value)
     return value.strip() or None if isinstance(value, str) else None
@@ -163,4 +166,4 @@ def seconds_of(value: Any) -> timedelta | None:
 def whole_of(value: Any) -> int | None:
     """Return a whole number of 0 or more, also from ``12.0`` and ``"12"``; else ``None``."""
     number = number_of(value)
-    return int(number) if number is not None and number.is_integer() and 0 <= number <= 2**53 else None
+    return int(number) if number is not None and number.is_integer() and 0 <= number <= _EXACT else None
