@@ -28,6 +28,8 @@ class Clerk(VendorSandbox):
                 return self.query(request, job_id, self.show)
             case ("DELETE", "jobs", job_id):
                 return self.cancel(request, job_id, self.show)
+            case ("GET", "results", job_id):
+                return self.result(request, job_id, self.show)
             case ("GET", "files", job_id):
                 return self.file(request, job_id, lambda job: Answer(200, job.name.encode()))
         return self.refuse(404)
@@ -143,6 +145,16 @@ def test_calls_need_credentials_and_files_refuse_them() -> None:
     job_id = read(clerk(post("a")))["id"]
     assert clerk(get(f"/files/{job_id}", {})).status == 200
     assert clerk(get(f"/files/{job_id}")).status == 400
+
+
+def test_a_result_is_shown_without_moving_the_job_on() -> None:
+    """Fetching is not asking how far it is; faults of results are its own."""
+    clerk = Clerk()
+    job_id = read(clerk(post("a~polls=0,on_result=503.pdf")))["id"]
+    assert [clerk(get(f"/results/{job_id}")).status for _ in range(2)] == [503, 200]
+    assert read(clerk(get(f"/results/{job_id}")))["word"] == "QUEUED"
+    assert clerk(get(f"/results/{job_id}", {})).status == 401
+    assert clerk(get("/results/other")).status == 404
 
 
 def test_a_cancel_goes_as_scripted() -> None:

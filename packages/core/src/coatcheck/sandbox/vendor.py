@@ -108,7 +108,7 @@ class VendorSandbox(ABC):
 
     @abstractmethod
     def answer(self, request: Request) -> Answer:
-        """Answer one request by ``submit``, ``query``, ``cancel``, ``file`` or ``refuse``."""
+        """Answer one request by ``submit``, ``query``, ``result``, ``file``, ``cancel`` or ``refuse``."""
 
     @abstractmethod
     def environment(self, url: str) -> Mapping[str, str]:
@@ -190,6 +190,10 @@ class VendorSandbox(ABC):
             return Answer(404, b"no such file")
         return self._act("result", request, job.script, job.id, lambda: show(job), is_open=True)
 
+    def result(self, request: Request, job_id: str, show: Callable[[Job], Answer]) -> Answer:
+        """Show a job without moving it on: for vendors that give the result by a call of its own."""
+        return self._of_job("result", request, job_id, show)
+
     def new_id(self) -> str:
         """Return the next job's id."""
         return f"job-{len(self.jobs) + 1}"
@@ -209,12 +213,10 @@ class VendorSandbox(ABC):
         with self._lock:
             self.jobs.clear()
 
-    def _of_job(
-        self, kind: str, request: Request, job_id: str, act: Callable[[Job], Answer], missing: int = 404
-    ) -> Answer:
+    def _of_job(self, kind: str, request: Request, job_id: str, act: Callable[[Job], Answer]) -> Answer:
         job = self.jobs.get(job_id)
         script = job.script if job else self.script
-        return self._act(kind, request, script, job_id, lambda: act(job) if job else self.refuse(missing))
+        return self._act(kind, request, script, job_id, lambda: act(job) if job else self.refuse(404))
 
     def _act(
         self,
