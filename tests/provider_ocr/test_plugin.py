@@ -2,22 +2,49 @@
 
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 from coatcheck import Registry, load_plugins
+from coatcheck.sandbox import VendorSandbox
 from coatcheck_ocr import OcrRequest
+from coatcheck_ocr.handler import OcrHandler
+from coatcheck_ocr.plugin import VENDORS
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
-def test_the_plugin_brings_the_local_handler() -> None:
-    """Installing the package is enough to have ``ocr:local``."""
+@pytest.fixture
+def registry() -> Registry:
+    """Return a registry with this package's plugin."""
     registry = Registry()
     load_plugins(registry, strict=True)
+    return registry
 
+
+def test_the_plugin_brings_the_local_handler(registry: Registry) -> None:
+    """Installing the package is enough to have ``ocr:local``."""
     assert registry.handler("ocr:local").params_type is OcrRequest
 
 
-def test_loading_the_plugin_imports_no_engine() -> None:
+@pytest.mark.parametrize("vendor", [vendor for vendor, _ in VENDORS], ids=lambda vendor: str(vendor.key))
+def test_every_vendor_has_a_handler_a_sandbox_and_a_page(
+    vendor: type[OcrHandler], registry: Registry
+) -> None:
+    """Whoever finds a vendor in the list can try it without an account and read about it."""
+    handler = registry.handler(vendor.key).handler
+    assert isinstance(handler, vendor)
+    sandbox = registry.sandbox(vendor.key)
+    assert isinstance(sandbox, VendorSandbox)
+    variables = sandbox.environment("http://127.0.0.1:9/here")
+    assert any(value.startswith("http://127.0.0.1:9/here") for value in variables.values())
+    assert (DOCS / "vendors" / f"{vendor.key.removeprefix('ocr:')}.md").exists()
+
+
+def test_loading_the_plugin_imports_neither_engine_nor_server() -> None:
     """A process that only submits or lists starts quickly, and works without the extra."""
-    heavy = ["rapidocr", "onnxruntime", "cv2", "numpy", "PIL", "pypdfium2"]
+    heavy = ["rapidocr", "onnxruntime", "cv2", "numpy", "PIL", "pypdfium2", "coatcheck.sandbox", "requests"]
     code = f"import sys, coatcheck_ocr.plugin; print([name for name in {heavy} if name in sys.modules])"
 
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
