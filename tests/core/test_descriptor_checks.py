@@ -69,8 +69,8 @@ def test_missing_piece_is_told_with_an_example(name: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"key": 7}, "key must be a text that is not blank, found 7"),
-        ({"submit": "POST /jobs"}, "submit must be a table, found 'POST /jobs'"),
+        ({"key": 7}, "key must be a text that is not blank, found an int"),
+        ({"submit": "POST /jobs"}, "submit must be a table, found a str"),
         (
             {"submit__method": "POSTT"},
             "submit.method must be one of 'GET', 'POST', 'PUT', 'PATCH', 'DELETE'",
@@ -79,7 +79,7 @@ def test_missing_piece_is_told_with_an_example(name: str, message: str) -> None:
         ({"submit__headers": ["x"]}, "submit.headers must be a table"),
         ({"submit__headers__x": 1}, "submit.headers['x'] must be a text"),
         ({"submit__body_cap": "1 MB"}, "submit.body_cap must be a whole number"),
-        ({"words__failed": "x"}, "words.failed must be a list, found 'x'"),
+        ({"words__failed": "x"}, "words.failed must be a list, found a str"),
         ({"words__failed": ["a", [1]]}, "words.failed[1] must be a text, a whole number or a boolean"),
         ({"resubmit": "always"}, "resubmit must be one of 'never', 'idempotent', found 'always'"),
         ({"not_found_limit": True}, "not_found_limit must be a whole number"),
@@ -265,6 +265,14 @@ def test_description_that_cannot_work_is_refused_with_the_fix(changes: dict[str,
     """Each part may be well-formed and the whole make no sense; that too comes to light at start."""
     error = refusal(VENDOR, **changes)
     assert error.message.startswith((f"test:declared: {message}", f"test:declared: resubmit: {message}"))
+
+
+@pytest.mark.parametrize(
+    "auth", ["Bearer s3cret", ["Bearer s3cret"], {"A": ["Bearer s3cret"]}, {"A": "Bearer s3cret"}]
+)
+def test_secret_that_somebody_wrote_into_the_file_is_not_shown(auth: object) -> None:
+    """A description holds no credentials, and what is refused is not repeated where everybody reads it."""
+    assert "s3cret" not in refusal(VENDOR, auth=auth).message
 
 
 def test_description_is_a_table() -> None:

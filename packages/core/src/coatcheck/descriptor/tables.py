@@ -7,10 +7,9 @@ when a handler is made of them.
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NewType, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, NewType, get_args
 
 import attrs
-import cattrs
 from attrs import field, frozen
 from cattrs.errors import (
     AttributeValidationNote,
@@ -21,6 +20,8 @@ from cattrs.errors import (
 from cattrs.gen import make_dict_structure_fn
 
 from coatcheck import codec
+from coatcheck.codec.strict import Key, origin_of, strict
+from coatcheck.codec.walk import a
 from coatcheck.config import parse_duration
 from coatcheck.descriptor.finder import word_of
 from coatcheck.errors import CoatcheckError, ConfigError, UnknownNameError, ValidationError, closest
@@ -269,46 +270,53 @@ _EXAMPLES = {
 }
 
 
+# How values are read. What a hook says begins with "it", which stands for the path.
+
+
 def _refuse(expected: str, value: object) -> ValidationError:
-    return ValidationError(f"it must be {expected}, found {value!r}")
+    # The value is not shown: it may be a secret in the wrong place.
+    return ValidationError(f"it must be {expected}, found {a(type(value))}")
 
 
-def _text(value: Any, _: Any) -> str:
+def _text(value: Any, _: object) -> str:
     if not isinstance(value, str) or not value.strip():
         raise _refuse("a text that is not blank", value)
     return value
 
 
-def _word(value: Any, _: Any) -> str:
-    word = word_of(value)
-    if word is None:
-        raise _refuse("a text, a whole number or a boolean", value)
-    return word.casefold()
+def _words(value: Any, _: object) -> tuple[Word, ...]:
+    words = [word_of(item) for item in _list(value)]
+    if None in words:
+        at = words.index(None)
+        raise ValidationError(
+            f"it[{at}] must be a text, a whole number or a boolean, found {a(type(value[at]))}"
+        )
+    return tuple(Word(word.casefold()) for word in words if word is not None)
 
 
-def _json(value: Any, _: Any) -> Any:
+def _json(value: Any, _: object) -> Any:
     return codec.check_plain(value, name="it")
 
 
-def _whole(value: Any, _: Any) -> int:
+def _whole(value: Any, _: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise _refuse("a whole number", value)
     return value
 
 
-def _flag(value: Any, _: Any) -> bool:
+def _flag(value: Any, _: object) -> bool:
     if not isinstance(value, bool):
         raise _refuse("true or false", value)
     return value
 
 
-def _number(value: Any, _: Any) -> float:
+def _number(value: Any, _: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _refuse("a number", value)
     return value
 
 
-def _duration(value: Any, _: Any) -> timedelta:
+def _duration(value: Any, _: object) -> timedelta:
     return parse_duration(value, "it")
 
 
@@ -322,54 +330,50 @@ def _choice(value: Any, literal: Any) -> Any:
     return value
 
 
-def _list(value: Any, annotation: Any) -> tuple[Any, ...]:
+def _list(value: Any) -> Any:
     if not isinstance(value, list | tuple):
         raise _refuse("a list", value)
-    items: Any = list[get_args(annotation)[0]]  # type: ignore[misc]  # made at run time
-    return tuple(_CONVERTER.structure(list(value), items))
+    return value
 
 
-def _table(value: Any, annotation: Any) -> Mapping[str, Any]:
+def _table(value: Any) -> Any:
     if not isinstance(value, Mapping):
         raise _refuse("a table", value)
-    items: Any = dict[str, get_args(annotation)[1]]  # type: ignore[misc]  # made at run time
-    return MappingProxyType(_CONVERTER.structure(value, items))
+    return value
 
 
 def _class(cls: type) -> Callable[[Any, Any], Any]:
     read: Any = make_dict_structure_fn(cls, _CONVERTER, _cattrs_forbid_extra_keys=True)
-
-    def structure(value: Any, _: Any) -> Any:
-        if cls is PollPolicy and isinstance(value, str):
-            return _choice(value, Literal["exponential", "ramp"]) and getattr(PollPolicy, value)()
-        if not isinstance(value, Mapping):
-            raise _refuse("a table", value)
-        return read(value, cls)
-
-    return structure
+    return lambda value, _: read(_table(value), cls)
 
 
-def _is_of(origin: Any) -> Callable[[Any], bool]:
-    return lambda annotation: get_origin(annotation) is origin
+def _poll(value: Any, _: object) -> PollPolicy:
+    if isinstance(value, str):
+        preset: PollPolicy = getattr(PollPolicy, _choice(value, Literal["exponential", "ramp"]))()
+        return preset
+    policy: PollPolicy = _class(PollPolicy)(value, PollPolicy)
+    return policy
 
 
-_CONVERTER = cattrs.Converter(detailed_validation=True)
+_CONVERTER = strict(
+    {
+        str: _text,
+        Key: _text,
+        Text: _text,
+        Path: _text,
+        Json: _json,
+        int: _whole,
+        bool: _flag,
+        float: _number,
+        timedelta: _duration,
+    },
+    in_list=lambda take, value: take(_list(value)),
+    in_dict=lambda take, value: MappingProxyType(take(_table(value))),
+)
 _CONVERTER.register_structure_hook_factory(attrs.has, _class)
-_CONVERTER.register_structure_hook_func(_is_of(tuple), _list)
-_CONVERTER.register_structure_hook_func(_is_of(Mapping), _table)
-_CONVERTER.register_structure_hook_func(_is_of(Literal), _choice)
-for _kind, _hook in (
-    (str, _text),
-    (Text, _text),
-    (Path, _text),
-    (Word, _word),
-    (Json, _json),
-    (int, _whole),
-    (bool, _flag),
-    (float, _number),
-    (timedelta, _duration),
-):
-    _CONVERTER.register_structure_hook(_kind, _hook)
+_CONVERTER.register_structure_hook_func(lambda kind: kind == Words, _words)
+_CONVERTER.register_structure_hook_func(lambda kind: origin_of(kind) is Literal, _choice)
+_CONVERTER.register_structure_hook(PollPolicy, _poll)
 
 
 def _first(error: Exception, path: str) -> ConfigError:
