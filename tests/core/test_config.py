@@ -201,6 +201,25 @@ def test_bad_variables_fail_at_load(write: Write, variable: str, text: str) -> N
         Config.load(environ={variable: text})
 
 
+def test_a_message_names_the_variable_that_a_bad_value_came_from(write: Write) -> None:
+    """Whoever set a variable does not look for it in a file."""
+    environ = {"COATCHECK_WORKER_THREADS": "many"}
+    with pytest.raises(ConfigError, match=r"^COATCHECK_WORKER_THREADS must be a whole number .*'many'"):
+        Config.load(environ=environ, worker_room=None, worker_threads=None)
+    with pytest.raises(ConfigError, match=r"^settings: \$\.worker\.threads must be a whole number"):
+        Config.load(environ=environ, worker_threads=0)
+
+
+def test_all_that_is_wrong_is_said_at_once(write: Write) -> None:
+    """A file is not repaired one start at a time."""
+    write('namespace = 5\nstroe = "memory://"\n[worker]\nthreads = 0')
+    with pytest.raises(UnknownNameError) as caught:
+        Config.load(environ={})
+    assert (caught.value.kind, caught.value.name) == ("key", "stroe")
+    for place in ("$.namespace must be a text", "unknown key $.stroe", "$.worker.threads must be a whole"):
+        assert place in str(caught.value)
+
+
 def test_unknown_override_is_refused() -> None:
     """Options of a program are checked like keys of the file."""
     with pytest.raises(UnknownNameError, match="did you mean 'namespace'"):
@@ -287,7 +306,7 @@ def test_two_limits_of_one_subject_are_refused(write: Write) -> None:
         ("selector = { weights = {} }", r"\$\.selector needs a name"),
         ("limits = 5", r"\$\.limits must be a list"),
         ("accounts = 5", r"\$\.accounts must be a table"),
-        ("worker = { per_provider = { a = 0 } }", r"per_provider\.a must be a whole number"),
+        ("worker = { per_provider = { a = 0 } }", r"per_provider\['a'\] must be a whole number"),
     ],
 )
 def test_values_of_the_wrong_type_are_refused_with_their_path(write: Write, text: str, message: str) -> None:
@@ -352,6 +371,15 @@ def test_parse_duration_returns_a_sane_duration_or_refuses(value: object) -> Non
 def test_rates_are_a_count_per_window(text: str, rate: Rate) -> None:
     """``10/s`` reads as people write it."""
     assert parse_rate(text) == rate
+
+
+@pytest.mark.parametrize("text", ['accounts = "sk-live"', 'accounts = { gitee = "sk-live" }'])
+def test_a_secret_in_the_wrong_place_is_not_shown(write: Write, text: str) -> None:
+    """Whoever writes the secret itself gets a message that can be passed on (G8)."""
+    write(text)
+    with pytest.raises(ConfigError, match=r"\$\.accounts.* must be a table") as caught:
+        Config.load(environ={})
+    assert "sk-live" not in str(caught.value)
 
 
 def test_accounts_are_hidden_in_the_repr(write: Write) -> None:

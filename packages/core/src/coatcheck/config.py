@@ -16,11 +16,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import attrs
 import platformdirs
 from attrs import field, frozen
+from cattrs import BaseValidationError, Converter, ForbiddenExtraKeysError, override, transform_error
+from cattrs.gen import make_dict_structure_fn
 
+from coatcheck.codec.strict import Key, origin_of, strict
+from coatcheck.codec.walk import a
 from coatcheck.errors import ConfigError, UnknownNameError, ValidationError, closest
-from coatcheck.model import EMPTY, LONGEST, Limit, Rate, Side, check_duration, check_name, check_whole
+from coatcheck.model import EMPTY, LONGEST, Limit, Rate, check_duration, check_name, check_whole
 
 #: The file that is read from the working folder when neither an option nor ``COATCHECK_CONFIG`` names one.
 FILE = "coatcheck.toml"
@@ -101,50 +106,6 @@ def parse_rate(value: object, name: str = "a rate") -> Rate:
         return Rate(int(count), parse_duration(f"1{window}" if window in _UNITS else window))
 
 
-# How each value is read. A reader gets the value and its path, and raises ValidationError or ConfigError.
-_Reader = Callable[[Any, str], Any]
-
-
-def _positive(value: object, path: str) -> timedelta:
-    found = parse_duration(value, path)
-    check_duration(found, path)
-    return found
-
-
-def _whole(low: int, high: int) -> _Reader:
-    def read(value: Any, path: str) -> int:
-        check_whole(value, path, low, high)
-        return int(value)
-
-    return read
-
-
-def _name(value: Any, path: str) -> str:
-    check_name(value, path)
-    return str(value)
-
-
-def _flag(value: object, path: str) -> bool:
-    if not isinstance(value, bool):
-        raise ValidationError(f"{path} must be true or false, found {value!r}", path)
-    return value
-
-
-def _names(value: object, path: str) -> tuple[str, ...]:
-    if not isinstance(value, list | tuple):
-        raise ValidationError(f'{path} must be a list of names, like ["a", "b"], found {value!r}', path)
-    return tuple(_name(item, f"{path}[{index}]") for index, item in enumerate(value))
-
-
-def _numbers(value: object, path: str) -> Mapping[str, int]:
-    if not isinstance(value, Mapping):
-        raise ValidationError(f"{path} must be a table of names and whole numbers, found {value!r}", path)
-    for name, number in value.items():
-        check_name(name, path)
-        check_whole(number, f"{path}.{name}", 1, 1_000_000)
-    return MappingProxyType(dict(value))
-
-
 @frozen(kw_only=True)
 class WorkerConfig:
     """The table ``[worker]``; ``None`` leaves a value to the worker's own default."""
@@ -198,11 +159,21 @@ class Config:
     plugins: PluginConfig = PluginConfig()
     #: Account name to part name to source; ``Accounts`` checks and reads them.
     accounts: Mapping[str, Mapping[str, Any]] = field(default=EMPTY, repr=False)
-    limits: tuple[Limit, ...] = ()
+    limits: tuple[Limit, ...] = field(default=())
     #: Descriptions of handlers, as they stand in the file; ``coatcheck.descriptor`` checks and reads them.
     handlers: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
     #: The file that was read, if any.
     path: Path | None = None
+
+    @limits.validator
+    def _check_limits(self, _: object, limits: tuple[Limit, ...]) -> None:
+        for index, limit in enumerate(limits):
+            if limit.rate is None and limit.live is None:
+                needed = 'needs either rate, like rate = "10/s", or live, like live = 5'
+                raise ValidationError(f"limits[{index}] {needed}", "limits")
+            if any(limit.subject == other.subject for other in limits[:index]):
+                same = "limits the same as an earlier entry; keep one of them"
+                raise ValidationError(f"limits[{index}] {same}", "limits")
 
     @classmethod
     def load(
@@ -232,35 +203,29 @@ class Config:
         _overlay(table, _from_environment(environ))
         _overlay(table, _from_overrides(overrides))
         table.setdefault("store", default_store())
-        with config_errors(str(file or "settings")):
-            return cls(**_read(_TOP, table, "$"), path=file)
+        try:
+            config: Config = _FILES.structure(table, cls)
+        except BaseValidationError as error:
+            variables = {
+                name: variable
+                for variable, name in _VARIABLES.items()
+                if environ.get(variable) and overrides.get(name) is None
+            }
+            raise _refusal(error, str(file or "settings"), variables) from None
+        return attrs.evolve(config, path=file)
 
 
-#: Each setting that has a variable and an override: its path in the file.
-_FLAT: Mapping[str, tuple[str, ...]] = {
-    "store": ("store",),
-    "namespace": ("namespace",),
-    "ageing": ("ageing",),
-    "transport": ("transport",),
-    "selector": ("selector",),
-    "worker_lease": ("worker", "lease"),
-    "worker_grace": ("worker", "grace"),
-    "worker_threads": ("worker", "threads"),
-    "worker_async_calls": ("worker", "async_calls"),
-    "worker_room": ("worker", "room"),
-    "worker_health_port": ("worker", "health_port"),
-    "plugins_disabled": ("plugins", "disabled"),
-    "plugins_strict": ("plugins", "strict"),
+#: Each setting that has a variable and an override: its path in the file, and its type.
+_FLAT: Mapping[str, tuple[tuple[str, ...], Any]] = {
+    "_".join((*table, one.name)): ((*table, one.name), one.type)
+    for table, cls in (((), Config), (("worker",), WorkerConfig), (("plugins",), PluginConfig))
+    for one in attrs.fields(cls)
+    if one.name not in {"worker", "plugins", "per_provider", "accounts", "limits", "handlers", "path"}
 }
 _VARIABLES = {PREFIX + name.upper(): name for name in _FLAT}
 _OTHERS = (f"{PREFIX}CONFIG",)
 #: How alike an unknown variable must be to a known one to count as misspelt; others belong to somebody else.
 _MISSPELT = 0.85
-
-
-#: Settings whose variables hold a whole number, or a number of seconds where no unit follows.
-_COUNTS = ("worker_threads", "worker_async_calls", "worker_room", "worker_health_port")
-_DURATIONS = ("worker_lease", "worker_grace", "ageing")
 
 
 def _find(path: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Path | None:
@@ -284,15 +249,10 @@ def _parse(file: Path) -> dict[str, Any]:
 
 def _overlay(table: dict[str, Any], values: Iterable[tuple[tuple[str, ...], Any]]) -> None:
     """Put ``values`` over what the file says."""
-    for path, value in values:
-        *outer, last = path
-        inner = table
-        for name in outer:
-            below = inner.setdefault(name, {})
-            if not isinstance(below, dict):
-                raise ConfigError(f"$.{name} must be a table [{name}], found {below!r}")
-            inner = below
-        inner[last] = value
+    for (*outer, last), value in values:
+        inner = table.setdefault(outer[0], {}) if outer else table
+        if isinstance(inner, dict):  # else it is refused when it is read
+            inner[last] = value
 
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -301,7 +261,8 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[tuple[str, .
         if name is not None:
             # A variable that is set but blank means "not given", as a shell's VAR= does.
             if text:
-                yield _FLAT[name], _typed(name, variable, text)
+                path, kind = _FLAT[name]
+                yield path, _TEXTS.structure(text.strip(), kind)
         elif variable.startswith(PREFIX) and variable not in _OTHERS and _is_misspelt(variable):
             raise UnknownNameError.of("variable", variable, _VARIABLES)
 
@@ -310,123 +271,133 @@ def _is_misspelt(variable: str) -> bool:
     return bool(difflib.get_close_matches(variable, _VARIABLES, n=1, cutoff=_MISSPELT))
 
 
-def _typed(name: str, variable: str, text: str) -> Any:
-    """Return what a variable's text would be in the file."""
-    if name in _COUNTS:
-        if not re.fullmatch(r"[+-]?\d+", text.strip()):
-            raise ConfigError(f"{variable} must be a whole number, found {text!r}")
-        return int(text)
-    if name in _DURATIONS and re.fullmatch(r"[+-]?\d+(\.\d+)?", text.strip()):
-        return float(text)
-    if name == "plugins_disabled":
-        return [item.strip() for item in text.split(",") if item.strip()]
-    if name == "plugins_strict":
-        words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False}
-        flag = words.get(text.strip().lower(), False if text.strip().lower() == "off" else None)
-        if flag is None:
-            raise ConfigError(f"{variable} must be true or false, found {text!r}")
-        return flag
-    return text
-
-
 def _from_overrides(overrides: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
     for name, value in overrides.items():
         if name not in _FLAT:
             raise UnknownNameError.of("setting", name, _FLAT)
         if value is not None:
-            yield _FLAT[name], value
+            yield _FLAT[name][0], value
 
 
-def _read(readers: Mapping[str, _Reader], table: object, path: str) -> dict[str, Any]:
-    """Read every value of a table; keys that no reader has are refused with the closest one."""
-    if not isinstance(table, Mapping):
-        raise ConfigError(f"{path} must be a table [{path.removeprefix('$.')}], found {table!r}")
-    _refuse_unknown(table, readers, path)
-    return {key: readers[key](value, f"{path}.{key}") for key, value in table.items()}
+def _refusal(error: Exception, where: str, variables: Mapping[str, str]) -> ConfigError:
+    """Say all that is wrong; ``variables`` are those that values came from, by the setting's name."""
+    unknown: list[tuple[str, tuple[str, ...]]] = []
+
+    def say(leaf: BaseException, _: object) -> str:
+        if not isinstance(leaf, ForbiddenExtraKeysError):
+            return f"{'' if str(leaf).startswith(' ') else ': '}{leaf}"
+        known = tuple(sorted(one.name for one in attrs.fields(leaf.cl) if one.name != "path"))
+        key = min(leaf.extra_fields)
+        unknown.append((key, known))
+        return f".{key}{closest(key, known)} (known: {', '.join(known)})"
+
+    lines = []
+    for line in transform_error(error, format_exception=say):
+        text, _, path = line.rpartition(" @ ")
+        variable = variables.get(path.removeprefix("$.").replace(".", "_"))
+        kind = "unknown key " if text.startswith(".") else ""
+        lines.append((variable or f"{where}: {kind}{path}") + text)
+    message = "; ".join(lines)
+    return UnknownNameError(message, "key", *unknown[0]) if unknown else ConfigError(message)
 
 
-def _refuse_unknown(table: Mapping[str, Any], known: Iterable[str], path: str) -> None:
-    known = tuple(known)
-    for key in table:
-        if key not in known:
-            raise UnknownNameError(
-                f"unknown key {path}.{key}{closest(key, known)} (known: {', '.join(sorted(known))})",
-                "key",
-                key,
-                tuple(sorted(known)),
-            )
+# How values are read. cattrs knows where each of them stands: what a hook says goes on after the path.
 
 
-def _selector(value: object, path: str) -> SelectorConfig:
-    if isinstance(value, Mapping):
-        options = dict(value)
-        if "name" not in options:
-            raise ConfigError(f'{path} needs a name, like name = "round_robin"; found {sorted(options)}')
-        return SelectorConfig(name=_name(options.pop("name"), f"{path}.name"), options=options)
-    return SelectorConfig(name=_name(value, path))
+def _name(value: Any, _: object = str) -> str:
+    check_name(value, "")
+    return str(value)
 
 
-def _accounts(value: object, path: str) -> Mapping[str, Mapping[str, Any]]:
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"{path} must be a table of tables like [accounts.gitee]")
-    return MappingProxyType(dict(value))
+def _flag(value: Any, _: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValidationError(f" must be true or false, found {value!r}")
+    return value
 
 
-def _handlers(value: object, path: str) -> tuple[Mapping[str, Any], ...]:
-    if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
-        raise ConfigError(f"{path} must be a list of tables [[handlers]], found a {type(value).__name__}")
-    return tuple(value)
+def _positive(value: Any, _: object) -> timedelta:
+    found = parse_duration(value, "")
+    check_duration(found, "")
+    return found
 
 
-_LIMIT_KEYS = ("provider", "account", "tenant", "side", "rate", "live")
+def _whole(low: int, high: int) -> Callable[[Any, Any], int]:
+    def hook(value: Any, _: Any) -> int:
+        check_whole(value, "", low, high)
+        return int(value)
+
+    return hook
 
 
-def _limits(value: object, path: str) -> tuple[Limit, ...]:
-    if not isinstance(value, list):
-        raise ConfigError(f"{path} must be a list of tables [[limits]], found {value!r}")
-    found: list[Limit] = []
-    for index, item in enumerate(value):
-        limit = _limit(item, f"{path}[{index}]")
-        if any(limit.subject == other.subject for other in found):
-            raise ConfigError(f"{path}[{index}] limits the same as an earlier entry; keep one of them")
-        found.append(limit)
-    return tuple(found)
+def _selector(value: Any, _: object) -> SelectorConfig:
+    options = dict(value) if isinstance(value, Mapping) else {"name": value}
+    if "name" not in options:
+        raise ValidationError(f' needs a name, like name = "round_robin"; found {sorted(options)}')
+    return SelectorConfig(name=_name(options.pop("name")), options=options)
 
 
-def _limit(item: object, path: str) -> Limit:
-    if not isinstance(item, Mapping):
-        raise ConfigError(f"{path} must be a table, found {item!r}")
-    _refuse_unknown(item, _LIMIT_KEYS, path)
-    values = dict(item)
-    if ("rate" in values) == ("live" in values):
-        raise ConfigError(f'{path} needs either rate, like rate = "10/s", or live, like live = 5')
-    if "rate" in values:
-        values["rate"] = parse_rate(values["rate"], f"{path}.rate")
-    if "side" in values and values["side"] not in set(Side):
-        raise ConfigError(f"{path}.side must be 'submit' or 'query', found {values['side']!r}")
-    with config_errors(path):
-        return Limit(**values)
+def _list(value: Any) -> Any:
+    if not isinstance(value, list | tuple):
+        raise ValidationError(f" must be a list, found {value!r}")
+    return value
 
 
-_WORKER: Mapping[str, _Reader] = {
-    "lease": _positive,
-    "grace": parse_duration,
-    "threads": _whole(1, 10_000),
-    "async_calls": _whole(1, 100_000),
-    "room": _whole(1, 1_000_000),
-    "health_port": _whole(0, 65_535),
-    "per_provider": _numbers,
-}
-_PLUGINS: Mapping[str, _Reader] = {"disabled": _names, "strict": _flag}
-_TOP: Mapping[str, _Reader] = {
-    "store": _name,
-    "namespace": _name,
-    "ageing": _positive,
-    "transport": _name,
-    "selector": _selector,
-    "worker": lambda value, path: WorkerConfig(**_read(_WORKER, value, path)),
-    "plugins": lambda value, path: PluginConfig(**_read(_PLUGINS, value, path)),
-    "accounts": _accounts,
-    "limits": _limits,
-    "handlers": _handlers,
-}
+def _table(value: Any) -> Any:
+    if not isinstance(value, Mapping):  # the value is not shown: it may be a secret
+        raise ValidationError(f" must be a table, found {a(type(value))}")
+    return value
+
+
+def _files() -> Converter:
+    """Return what reads the content of a file."""
+    converter = strict(
+        {
+            str: _name,
+            Key: _name,
+            bool: _flag,
+            int: _whole(1, 1_000_000),
+            timedelta: _positive,
+            Rate: lambda value, _: parse_rate(value, ""),
+            SelectorConfig: _selector,
+        },
+        in_list=lambda take, value: take(_list(value)),
+        in_dict=lambda take, value: MappingProxyType(take(_table(value))),
+    )
+    special: Any = {
+        "path": override(omit=True),  # it stands in no file
+        "grace": override(struct_hook=lambda value, _: parse_duration(value, "")),  # it may be zero
+        "threads": override(struct_hook=_whole(1, 10_000)),
+        "async_calls": override(struct_hook=_whole(1, 100_000)),
+        "health_port": override(struct_hook=_whole(0, 65_535)),
+        "tenant": override(struct_hook=lambda value, _: value),  # it may be blank; a limit looks at it
+    }
+
+    def table(cls: Any) -> Callable[[Any, Any], Any]:
+        read = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True, **special)
+        return lambda value, _: read(_table(value))
+
+    converter.register_structure_hook_factory(attrs.has, table)
+    return converter
+
+
+def _variables() -> Converter:
+    """Return what makes of a variable's text what it would be in a file, or leaves it to be refused there."""
+    words = {"1": True, "true": True, "yes": True, "on": True}
+    words |= {"0": False, "false": False, "no": False, "off": False}
+    whole, number = re.compile(r"[+-]?\d+"), re.compile(r"[+-]?\d+(\.\d+)?")
+    converter = Converter()
+    converter.register_structure_hook(bool, lambda text, _: words.get(text.lower(), text))
+    converter.register_structure_hook(int, lambda text, _: int(text) if whole.fullmatch(text) else text)
+    converter.register_structure_hook(
+        timedelta, lambda text, _: float(text) if number.fullmatch(text) else text
+    )
+    converter.register_structure_hook(SelectorConfig, lambda text, _: text)
+    converter.register_structure_hook_func(
+        lambda kind: origin_of(kind) is tuple,
+        lambda text, _: [item.strip() for item in text.split(",") if item.strip()],
+    )
+    return converter
+
+
+_FILES = _files()
+_TEXTS = _variables()
