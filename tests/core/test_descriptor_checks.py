@@ -209,6 +209,7 @@ def test_braces_that_hold_no_name_are_refused(text: str) -> None:
         ({"submit__path": ..., "submit__url": "/jobs"}, "submit.url must be one placeholder"),
         ({"submit__path": ..., "submit__url": "https://{task_id}/"}, "submit.url must be one placeholder"),
         ({"submit__headers": {"a b": "x"}}, "submit.headers: 'a b' cannot be the name of a header"),
+        ({"submit__headers__authorization": "Bearer x"}, "submit.headers: credentials stand in auth"),
         ({"submit__timeout": "10m"}, "submit.timeout must be positive and within the call_limit"),
         ({"submit__timeout": 0}, "submit.timeout must be positive and within the call_limit"),
         ({"submit__body_cap": 0}, "submit.body_cap must be a number of bytes"),

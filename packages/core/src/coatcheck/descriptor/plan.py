@@ -80,6 +80,11 @@ class CallPlan:
         self._path = None if table.path is None else _path_template(table.path, scope, f"{where}.path")
         self._url = None if table.url is None else _url_template(table.url, scope, f"{where}.url")
         self._headers = header_templates(table.headers, scope, f"{where}.headers")
+        if "authorization" in map(str.lower, table.headers):
+            raise ConfigError(
+                f"{where}.headers: credentials stand in auth, like "
+                'auth = { Authorization = "Bearer {secret}" }, and are looked up at each call'
+            )
         self._query = tree_of(table.query, scope, f"{where}.query")
         self._json = tree_of(table.json, scope, f"{where}.json")
         if not 1 <= table.body_cap <= _LARGEST_BODY:
