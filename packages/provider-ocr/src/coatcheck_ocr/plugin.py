@@ -5,6 +5,7 @@ from importlib import import_module
 from typing import Any
 
 from coatcheck import Registry, hookimpl
+from coatcheck_ocr.baidu import BaiduHandler
 from coatcheck_ocr.cli import demo
 from coatcheck_ocr.gitee import GiteeHandler
 from coatcheck_ocr.local.handler import LocalOcrHandler
@@ -14,6 +15,7 @@ coatcheck_api = 1
 #: The vendors' handlers, and where their protocols are: those are imported by whoever serves them.
 VENDORS = (
     (GiteeHandler, "coatcheck_ocr.sandbox.gitee:GiteeSandbox"),
+    (BaiduHandler, "coatcheck_ocr.sandbox.baidu:BaiduSandbox"),
 )
 
 
