@@ -9,6 +9,8 @@ from coatcheck_ocr.baidu import BaiduHandler
 from coatcheck_ocr.cli import demo
 from coatcheck_ocr.gitee import GiteeHandler
 from coatcheck_ocr.local.handler import LocalOcrHandler
+from coatcheck_ocr.mineru import MinerUAgentHandler, MinerUHandler
+from coatcheck_ocr.paddleocr import PaddleHandler
 
 coatcheck_api = 1
 
@@ -16,6 +18,9 @@ coatcheck_api = 1
 VENDORS = (
     (GiteeHandler, "coatcheck_ocr.sandbox.gitee:GiteeSandbox"),
     (BaiduHandler, "coatcheck_ocr.sandbox.baidu:BaiduSandbox"),
+    (MinerUHandler, "coatcheck_ocr.sandbox.mineru:MinerUSandbox"),
+    (MinerUAgentHandler, "coatcheck_ocr.sandbox.mineru:MinerUAgentSandbox"),
+    (PaddleHandler, "coatcheck_ocr.sandbox.paddleocr:PaddleSandbox"),
 )
 
 
