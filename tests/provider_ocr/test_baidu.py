@@ -123,7 +123,7 @@ class TestLive(VendorMatrix):
     def living(self, folder: Path, sandbox: VendorSandbox | None = None) -> Iterator[Live]:
         """Serve the vendor and run a house for it."""
         with super().living(folder, sandbox) as live:
-            yield NamedLive(live.sandbox, live.handler, live.house, live.url, live.base)
+            yield NamedLive(**{name: getattr(live, name) for name in attrs.fields_dict(Live)})
 
     @pytest.mark.parametrize("model", ["PaddleOCR-VL", "Unlimited-OCR", "parser"])
     def test_live_every_family_is_asked_where_it_was_submitted(self, live: Live, model: str) -> None:
@@ -132,6 +132,19 @@ class TestLive(VendorMatrix):
         assert response.markdown.startswith("# a.pdf")
         assert f"]({live.url}/ocr-baidu/files/" in response.markdown
         assert response.usage == {"page": 1}
+
+    @pytest.mark.parametrize("fault", ["500", "html", "truncate"])
+    def test_live_a_download_that_fails_is_made_again(self, live: Live, fault: str) -> None:
+        """The vendor is asked again, and gives a link again."""
+        response = live.response(f"a~on_result={fault}+{fault}+{fault}.pdf")
+        assert "sandbox read this" in response.markdown
+
+    def test_live_a_result_that_is_gone_is_a_lost_job(self, live: Live) -> None:
+        """A link that leads nowhere time after time is not waited for until the deadline."""
+        task = live.run(f"a~on_result={'+'.join(['404'] * 6)}.pdf")
+        assert task.error is not None
+        assert (task.status, task.error.code) == (TaskStatus.FAILED, "job_lost")
+        assert "result" in task.error.message
 
     def test_live_a_pair_of_keys_is_exchanged_once(self, tmp_path: Path) -> None:
         """All steps of an account use one access token, until the vendor refuses it."""

@@ -7,7 +7,7 @@ from coatcheck.model import EMPTY
 from coatcheck.sandbox import Answer, Job, Request, Script, VendorSandbox, public_url
 from coatcheck_ocr.sandbox import documents
 
-_CODES = {400: 216100, 401: 110, 404: 216100}
+_CODES = {400: 216100, 401: 110}
 
 
 class BaiduSandbox(VendorSandbox):
@@ -88,8 +88,8 @@ class BaiduSandbox(VendorSandbox):
     def _query(self, request: Request, family: str) -> Answer:
         job_id = request.form().get("task_id", "")
         job = self.jobs.get(job_id)
-        if job is not None and job.facts["family"] != family:
-            return self.refuse(404)
+        if job is None or job.facts["family"] != family:
+            return self._act("query", request, self.script, job_id, lambda: self.refuse(400))
         return self.query(request, job_id, lambda job: self._show(request, job))
 
     def _show(self, request: Request, job: Job) -> Answer:
