@@ -215,7 +215,7 @@ def resolve(output: OcrOutput, finish: Finish, publish: Publish | None = None) -
         url = resource.url
 
         def read_markdown(reply: Reply) -> QueryResult | Follow:
-            _check_download(reply, url)
+            check_download(reply, url)
             found = attrs.evolve(output, markdown=_decoded(reply.body), base=url)
             return _Images(found, finish, publish).next()
 
@@ -225,7 +225,7 @@ def resolve(output: OcrOutput, finish: Finish, publish: Publish | None = None) -
         url = resource.url
 
         def read_archive(reply: Reply) -> QueryResult | Follow:
-            _check_download(reply, url)
+            check_download(reply, url)
             return open_archive(reply.as_file(), output, finish, publish)
 
         return Follow(download(url, spool=True), read_archive)
@@ -272,7 +272,7 @@ def download(url: str, cap: int = DOWNLOAD_CAP, *, spool: bool = False) -> Call:
     return Call("GET", url, plain=True, spool=spool, body_cap=cap, accept=_GONE, timeout=DOWNLOAD_TIME)
 
 
-def _check_download(reply: Reply, url: str) -> None:
+def check_download(reply: Reply, url: str) -> None:
     """Refuse what is no file.
 
     Raises:
