@@ -24,7 +24,7 @@ import secrets
 from collections.abc import Generator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote, unquote, urlsplit
 
 from attrs import frozen
@@ -33,7 +33,6 @@ from coatcheck.errors import ValidationError, VendorError
 from coatcheck.http import Call, Follow, Reply, path
 from coatcheck.model import EMPTY, Account, QueryContext, QueryParams, SubmitContext, SubmitResult, TaskStatus
 from coatcheck.policy import PollPolicy
-from coatcheck.transport import Transport
 from coatcheck_ocr.handler import (
     FAILED,
     RUNNING,
@@ -52,6 +51,9 @@ from coatcheck_ocr.model import OcrRequest, OcrResource
 from coatcheck_ocr.options import OcrOptions, switch, text, whole, words
 from coatcheck_ocr.results import OcrOutput
 from coatcheck_ocr.upload import LocalFile, converse, put
+
+if TYPE_CHECKING:
+    from coatcheck.transport import Transport
 
 #: The scheme of requests for files that were uploaded: ``mineru:batch/ID/DATA_ID``, ``mineru:agent/ID``.
 SCHEME = "mineru"
@@ -275,7 +277,7 @@ class MinerUHandler(_Cloud):
         model: str | None = None,
         pages: str | None = None,
         options: Mapping[str, Any] = EMPTY,
-        transport: Transport | None = None,
+        transport: "Transport | None" = None,
     ) -> OcrRequest:
         """Send a local file to the vendor, which begins to read it, and return the request that waits for it.
 
@@ -308,7 +310,7 @@ class MinerUHandler(_Cloud):
         model: str | None = None,
         pages: str | None = None,
         options: Mapping[str, Any] = EMPTY,
-        transport: Transport | None = None,
+        transport: "Transport | None" = None,
     ) -> list[OcrRequest]:
         """Send up to 50 local files as one batch, and return a request for each, in their order.
 
@@ -323,7 +325,7 @@ class MinerUHandler(_Cloud):
         self,
         files: list[LocalFile],
         account: Account | None,
-        transport: Transport | None,
+        transport: "Transport | None",
         *,
         model: str | None,
         pages: str | None,
@@ -435,7 +437,7 @@ class MinerUAgentHandler(_Cloud):
         file_name: str | None = None,
         pages: str | None = None,
         options: Mapping[str, Any] = EMPTY,
-        transport: Transport | None = None,
+        transport: "Transport | None" = None,
     ) -> OcrRequest:
         """Send a local file to the vendor, and return the request that waits for it.
 

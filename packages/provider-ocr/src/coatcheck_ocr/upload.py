@@ -8,7 +8,7 @@ import mimetypes
 from collections.abc import Generator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 from attrs import frozen
@@ -17,7 +17,9 @@ from coatcheck.accounts import Accounts
 from coatcheck.errors import NotSentError, RejectedError, ValidationError
 from coatcheck.http import Call, HttpHandler, Reply, run, steps
 from coatcheck.model import Account, Step, SubmitContext
-from coatcheck.transport import RequestsTransport, Transport
+
+if TYPE_CHECKING:
+    from coatcheck.transport import Transport
 
 #: How long one file may take to its place.
 UPLOAD_TIME = timedelta(minutes=10)
@@ -95,7 +97,7 @@ def put(file: LocalFile, url: str) -> Generator[Call, Reply, None]:
 
 
 def converse(
-    handler: HttpHandler[Any], request: Any, account: Account | None, transport: Transport | None
+    handler: HttpHandler[Any], request: Any, account: Account | None, transport: "Transport | None"
 ) -> Any:
     """Hold the conversation of a submit here and now, outside any task, and return its result.
 
@@ -109,6 +111,9 @@ def converse(
         HandlerError: as for a submit.
         ConfigError: the account has no credentials here.
     """
+    # A process that only submits or lists must not load an HTTP client.
+    from coatcheck.transport import RequestsTransport
+
     found = account or Accounts().get(handler.account, handler.account_env)
     used = transport or RequestsTransport()
     now = datetime.now(UTC)
