@@ -294,8 +294,17 @@ class ReadRules(StoreRules):
             "handler_key": put(store, handler_key="t"),
             "provider_key": put(store, provider_key="t"),
             "account": put(store, account="t"),
+            "dedupe_key": put(store, dedupe_key="t", dedupe_digest=b"1"),
         }
-        everything = put(store, tenant="t", handler_key="t", provider_key="t", account="t")
+        everything = put(
+            store,
+            tenant="t",
+            handler_key="t",
+            provider_key="t",
+            account="t",
+            dedupe_key="t",
+            dedupe_digest=b"1",
+        )
 
         def listed(where: Filter) -> set[str]:
             return {item.row.id for item in store.list(where).items}
@@ -305,7 +314,7 @@ class ReadRules(StoreRules):
         assert listed(Filter(tenant="")) == {plain, *odd.values()} - {odd["tenant"]}
         assert listed(Filter(tenant="t", account="t")) == {everything}
         assert listed(Filter(statuses=[TaskStatus.RUNNING])) == set()
-        assert len(listed(Filter(statuses=[TaskStatus.RUNNING, TaskStatus.PENDING_SUBMIT]))) == 6
+        assert len(listed(Filter(statuses=[TaskStatus.RUNNING, TaskStatus.PENDING_SUBMIT]))) == 7
 
     def test_reading_changes_nothing(self, store: Store, clock: FakeClock) -> None:
         """However often somebody looks, rows, limits and turns stay as they are (G9)."""

@@ -149,6 +149,6 @@ def follow(store: Store, clock: FakeClock, *, calls: int = 5, **options: Any) ->
         if batch.leases:
             return batch.leases[0], batch.now
         assert batch.next_at is not None, "expected a time to claim again, found None"
-        assert batch.next_at > batch.now, f"expected a time after {batch.now}, found {batch.next_at}"
+        assert batch.next_at >= batch.now, f"expected a time from {batch.now} on, found {batch.next_at}"
         clock.move_to(batch.next_at)
     raise AssertionError(f"expected a lease within {calls} claims, each at the next_at of the one before")

@@ -10,13 +10,14 @@ from coatcheck.lifecycle import GateClose
 from coatcheck.model import Job, Limit, Rate, Side, TaskStatus
 from coatcheck.store import Batch, Kind, Lease, Room, Store
 from coatcheck.testing.clock import FakeClock
-from coatcheck.testing.records import HANDLER, claim, get, transition
+from coatcheck.testing.records import HANDLER, claim, get, new_task, transition
 from coatcheck.testing.store_contract.base import (
     HOUR,
     MINUTE,
     StoreRules,
     done,
     finish,
+    follow,
     ids,
     one,
     put,
@@ -288,6 +289,22 @@ class BlockedRules(StoreRules):
         store.pause("provider", "first", by="me", reason="test")
         finish(store, holder)
         assert ids(claim(store)) == [second]
+
+    def test_what_a_worker_cannot_take_hides_nothing_from_it(self, store: Store, clock: FakeClock) -> None:
+        """A vendor that hangs, or an account that is not there, stops no other, whatever its line (G10)."""
+        lines = range(5000)
+        store.add([new_task(provider_key="slow", account="away", tenant=f"t{n}", priority=1) for n in lines])
+        workers: list[dict[str, Any]] = [
+            {"room": Room(total=5, per_provider={"slow": 0})},
+            {"skip": ["away"], "worker": "another"},
+        ]
+        for worker in workers:
+            quick = put(store)
+            lease, _ = follow(store, clock, **worker)
+            assert lease.task_id == quick
+            quiet_until = claim(store, **worker).next_at
+            assert quiet_until is not None
+            assert quiet_until > clock(), "expected a worker that can take nothing to be left in peace"
 
     def test_a_wider_limit_starts_all_that_fits(self, store: Store, clock: FakeClock) -> None:
         """Raising, lifting and unpausing reach every blocked lane, not only the first."""

@@ -451,6 +451,18 @@ class ClaimRules(StoreRules):
         one(batch, early, Kind.QUERY)
         assert ids(claim(store)) == [other]
 
+    def test_only_takes_each_task_once(self, store: Store) -> None:
+        """A task that is named twice is leased once, to one holder of one token (G3)."""
+        early = track(store, delay=HOUR).row.id
+        lease = one(claim(store, only=[early, early]), early)
+        finish(store, lease)
+
+    def test_only_finds_what_it_can_take(self, store: Store) -> None:
+        """A task that is not free uses no place of those that are."""
+        held, free = track(store, delay=HOUR).row.id, track(store, delay=HOUR).row.id
+        one(claim(store, only=[held]), held)
+        one(claim(store, only=[held, "missing", free], room=1), free)
+
     def test_only_takes_nothing_that_cannot_be_queried(self, store: Store) -> None:
         """Pending, ended, leased and missing tasks are left as they are."""
         tracked = track(store).row.id

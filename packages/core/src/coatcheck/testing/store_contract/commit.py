@@ -274,8 +274,31 @@ class CommitRules(StoreRules):
         assert (row.deadline_at, row.stall_at) == (clock() + HOUR, clock() + MINUTE)
         one(claim(store), row.id, Kind.QUERY)
 
+    def test_a_new_generation_is_scheduled_at_its_start(self, store: Store, clock: FakeClock) -> None:
+        """A late reply may ask for patience before its first query; the deadlines count from now."""
+        lease = start(store, deadline=HOUR)
+        finish(store, lease, TaskStatus.SUBMIT_UNKNOWN)
+        clock.advance(HOUR)
+        stored = get(store, lease.task_id)
+        done(store, transition(stored, TaskStatus.SUBMITTED, restart=True, delay=MINUTE))
+        row = row_of(store, lease.task_id)
+        assert (row.scheduled_at, row.due_at) == (clock(), clock() + MINUTE)
+        assert row.deadline_at == clock() + HOUR
+
+    def test_a_new_generation_that_nobody_asked_for_keeps_the_cancel(
+        self, store: Store, clock: FakeClock
+    ) -> None:
+        """A receipt must not lose the user's cancel: only the move says what becomes of the flag."""
+        lease = start(store)
+        done(store, transition(lease, TaskStatus.SUBMITTING, next_step=Step.LOOKUP, delay=HOUR))
+        store.request_cancel([lease.task_id])
+        stored = get(store, lease.task_id)
+        done(store, transition(stored, TaskStatus.SUBMITTED, restart=True, cancel=None))
+        assert row_of(store, lease.task_id).cancel is CancelFlag.REQUESTED
+        one(claim(store), lease.task_id, Kind.CANCEL)
+
     def test_a_new_generation_has_no_cancel_flag(self, store: Store) -> None:
-        """A cancel belongs to the life in which it was wanted (F104)."""
+        """A cancel belongs to the life in which it was wanted (F104), so a retry takes it away."""
         lease = start(store)
         store.request_cancel([lease.task_id])
         finish(store, lease, TaskStatus.FAILED)

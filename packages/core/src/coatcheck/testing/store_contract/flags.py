@@ -111,6 +111,26 @@ class FlagRules(StoreRules):
         clock.advance(LEASE)
         one(claim(store), task_id, Kind.CANCEL)
 
+    @pytest.mark.parametrize("nudge", ["cancel", "hint"])
+    @pytest.mark.parametrize("is_submit", [True, False])
+    def test_what_comes_after_the_lease_reaches_a_late_commit(
+        self,
+        store: Store,
+        clock: FakeClock,
+        nudge: str,
+        is_submit: bool,  # noqa: FBT001  # a parameter of the test
+    ) -> None:
+        """A task carries its token until somebody writes: its late worker's commit makes it due at once."""
+        lease = start(store)
+        if not is_submit:
+            done(store, transition(lease, TaskStatus.SUBMITTED))
+            lease = one(claim(store), lease.task_id, Kind.QUERY)
+        clock.advance(LEASE)
+        (store.request_cancel if nudge == "cancel" else store.make_due)([lease.task_id])
+        done(store, transition(lease, TaskStatus.RUNNING, delay=HOUR))
+        assert row_of(store, lease.task_id).due_at == clock()
+        one(claim(store), lease.task_id, Kind.CANCEL if nudge == "cancel" else Kind.QUERY)
+
     def test_every_commit_of_a_generation_keeps_the_flag(self, store: Store, clock: FakeClock) -> None:
         """Only a move that deals with the flag replaces it."""
         task_id = track(store, delay=HOUR).row.id

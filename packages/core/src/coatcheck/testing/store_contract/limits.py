@@ -484,7 +484,7 @@ class LimitRules(StoreRules):
                     running.remove((held, until))
             for worker in "ab":
                 for lease in claim(store, worker=worker, room=3, lease=HOUR).leases:
-                    running.append((lease, clock() + 7 * SECOND))
+                    running.append((lease, clock() + 15 * SECOND))
                     times.append(clock())
             assert len(running) <= 4
             assert [held.stored.row.tenant for held, _ in running].count("a") <= 2
