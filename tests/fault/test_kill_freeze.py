@@ -19,13 +19,15 @@ from coatcheck.testing.vendor import JobRequest, PlainVendorHandler, VendorProce
 
 SCRIPT = Path(__file__).parent / "scripts" / "killed_worker.py"
 LEASE = "0.6"
+#: Longer than any freeze here: a call that ran out of time meanwhile would have no reply to hand in.
+CALL_LIMIT = "120"
 PATIENCE = 60.0
 
 
 def start(path: Path, url: str) -> subprocess.Popen[bytes]:
     """Start a worker and wait until it works."""
     process = subprocess.Popen(
-        [sys.executable, str(SCRIPT), str(path), url, LEASE],
+        [sys.executable, str(SCRIPT), str(path), url, LEASE, CALL_LIMIT],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )

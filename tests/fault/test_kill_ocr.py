@@ -65,7 +65,10 @@ def test_every_document_is_read_once_whatever_dies(tmp_path: Path) -> None:
     store, spool, log = f"sqlite:///{tmp_path}/tasks.db", tmp_path / "spool", tmp_path / "worker.log"
     with Manager.from_config(Config.load(environ={}, store=store)) as manager:
         manager.set_limits(Limit(account=ACCOUNT, live=LIVE))
-        samples = {manager.submit(sample.request).id: sample for sample in (SAMPLES * TASKS)[:TASKS]}
+        samples = {
+            manager.submit(sample.request, handler_key="ocr:local").id: sample
+            for sample in (SAMPLES * TASKS)[:TASKS]
+        }
         for count in sorted(chance.sample(range(1, TASKS), KILLS)):
             with working(store, spool, log) as worker:
                 wait_for_jobs(spool, count, worker)

@@ -1,4 +1,4 @@
-"""A worker as a process of its own, to be killed: ``python killed_worker.py STORE VENDOR_URL LEASE``."""
+"""A worker as a process of its own, to be killed: ``killed_worker.py STORE VENDOR_URL LEASE [CALL_LIMIT]``."""
 
 import logging
 import sys
@@ -12,12 +12,12 @@ from coatcheck.transport import RequestsTransport
 from coatcheck.worker import Worker, WorkerSettings
 
 
-def main(path: str, vendor_url: str, lease: str) -> None:
+def main(path: str, vendor_url: str, lease: str, call_limit: str = "3") -> None:
     """Work until killed; says "ready" once everything is set up."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(message)s")
     registry = Registry()
     for handler in (VendorHandler, PlainVendorHandler, LookupVendorHandler):
-        registry.add_handler(handler(vendor_url, call_limit=timedelta(seconds=3)))
+        registry.add_handler(handler(vendor_url, call_limit=timedelta(seconds=float(call_limit))))
     store = SqliteStore(path)
     worker = Worker(
         store,

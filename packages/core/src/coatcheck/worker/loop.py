@@ -364,6 +364,10 @@ class Worker:
         batch = self._claimer.try_claim()
         if batch is None:
             return
+        if self._stops:
+            # Asked to stop while the store answered.
+            self._give_back(batch)
+            return
         self._dispatch(self._take(batch))
         if not self._waiting.is_waiting and self._claimer.next_at > self._monotonic():
             left = self._claimer.next_at - self._monotonic()
@@ -373,11 +377,15 @@ class Worker:
         """Learn what a claim gave out whose answer was lost, and give it back: none of it was sent."""
         batch = self._claimer.try_claim()
         if batch is not None:
-            for item in self._take(batch):
-                if item.lane is None:
-                    self._dispatch((item,))
-                else:
-                    self._cutter.take_back(item)
+            self._give_back(batch)
+
+    def _give_back(self, batch: Batch) -> None:
+        """Return what was claimed and not begun; steps without a call end here."""
+        for item in self._take(batch):
+            if item.lane is None:
+                self._dispatch((item,))
+            else:
+                self._cutter.take_back(item)
 
     def _find_async_providers(self) -> frozenset[str]:
         handlers = self._registry.handlers
