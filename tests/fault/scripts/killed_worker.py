@@ -1,4 +1,4 @@
-"""A worker as a process of its own, to be killed: ``killed_worker.py STORE VENDOR_URL LEASE [CALL_LIMIT]``."""
+"""A worker as a process of its own, to be killed: ``killed_worker.py STORE URL LEASE [CALL_LIMIT]``."""
 
 import logging
 import sys
