@@ -586,6 +586,25 @@ class ClaimRules(StoreRules):
         assert row_of(store, task_id).claims == 0
         one(claim(store), task_id, Kind.QUERY)
 
+    @pytest.mark.parametrize("step", [Step.RESUBMIT, Step.LOOKUP])
+    def test_deaths_before_the_vendor_has_a_job_count_too(
+        self, store: Store, clock: FakeClock, step: Step
+    ) -> None:
+        """A recovery that keeps the count lets a submit that kills its workers be found out (F47)."""
+        lease = start(store, deadline=HOUR)
+        for deaths in (1, 2, 3):
+            clock.advance(LEASE * 1.5)
+            recovery = one(claim(store), lease.task_id, Kind.RECOVER)
+            done(store, transition(recovery, TaskStatus.SUBMITTING, next_step=step, claims="keep"))
+            assert row_of(store, lease.task_id).claims == deaths
+            if deaths < 3:
+                assert ids(claim(store)) == ([] if deaths == 2 else [lease.task_id])
+            if deaths == 2:
+                one(claim(store, room=IDLE), lease.task_id, Kind(step))
+        assert ids(claim(store, room=IDLE)) == []
+        clock.advance(HOUR)
+        one(claim(store, handlers=NOBODY, room=NO_ROOM), lease.task_id, Kind.EXPIRE)
+
     def test_a_quarantined_task_still_expires(self, store: Store, clock: FakeClock) -> None:
         """Its deadline bounds it like any other, and needs nobody who runs it."""
         task_id = track(store, deadline=HOUR).row.id
