@@ -44,7 +44,17 @@ def test_every_vendor_has_a_handler_a_sandbox_and_a_page(
 
 def test_loading_the_plugin_imports_neither_engine_nor_server() -> None:
     """A process that only submits or lists starts quickly, and works without the extra."""
-    heavy = ["rapidocr", "onnxruntime", "cv2", "numpy", "PIL", "pypdfium2", "coatcheck.sandbox", "requests"]
+    heavy = [
+        "botocore",
+        "rapidocr",
+        "onnxruntime",
+        "cv2",
+        "numpy",
+        "PIL",
+        "pypdfium2",
+        "coatcheck.sandbox",
+        "requests",
+    ]
     code = f"import sys, coatcheck_ocr.plugin; print([name for name in {heavy} if name in sys.modules])"
 
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

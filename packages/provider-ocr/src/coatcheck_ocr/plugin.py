@@ -5,12 +5,14 @@ from importlib import import_module
 from typing import Any
 
 from coatcheck import Registry, hookimpl
+from coatcheck_ocr.azure_di import AzureHandler
 from coatcheck_ocr.baidu import BaiduHandler
 from coatcheck_ocr.cli import demo
 from coatcheck_ocr.gitee import GiteeHandler
 from coatcheck_ocr.local.handler import LocalOcrHandler
 from coatcheck_ocr.mineru import MinerUAgentHandler, MinerUHandler
 from coatcheck_ocr.paddleocr import PaddleHandler
+from coatcheck_ocr.textract import TextractHandler
 
 coatcheck_api = 1
 
@@ -21,6 +23,8 @@ VENDORS = (
     (MinerUHandler, "coatcheck_ocr.sandbox.mineru:MinerUSandbox"),
     (MinerUAgentHandler, "coatcheck_ocr.sandbox.mineru:MinerUAgentSandbox"),
     (PaddleHandler, "coatcheck_ocr.sandbox.paddleocr:PaddleSandbox"),
+    (AzureHandler, "coatcheck_ocr.sandbox.azure_di:AzureSandbox"),
+    (TextractHandler, "coatcheck_ocr.sandbox.textract:TextractSandbox"),
 )
 
 
