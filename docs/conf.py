@@ -34,6 +34,8 @@ nitpick_ignore_regex = [
     ),
     # The tables of a description are explained on a page of their own.
     (r"py:class", r"coatcheck\.descriptor\.tables\..*|DescribedHandler"),
+    # What a handler holds and nobody calls; a provider's types are shown by its own pages.
+    (r"py:class", r"coatcheck\.http\.tokens\.TokenCache|coatcheck_ocr\.model\..*"),
     # Type variables have no page.
     (r"py:class", r"coatcheck\.(handler\.P|codec\.value\.C)"),
 ]
