@@ -79,6 +79,10 @@ def refuse(value: object, expected: str = "") -> NoReturn:
     """Refuse a value and say what to do; ``expected`` is what the place wants, if it wants one thing."""
     cls = type(value)
     name = cls.__name__
+    if isinstance(value, float) and not math.isfinite(value):
+        raise Refused("a number that is not finite", "use None")
+    if expected and (cls in JSON_KINDS or is_persistent(cls)):
+        raise WrongKind(f"{a(cls)} where {expected} is expected", f"pass {expected}")
     if isinstance(value, bytes | bytearray | memoryview):
         raise Refused(f"binary data ({name})", UPLOAD)
     if isinstance(value, io.IOBase) or callable(getattr(cls, "read", None)):
@@ -89,10 +93,6 @@ def refuse(value: object, expected: str = "") -> NoReturn:
         raise Refused(f"the class {value.__name__}", "pass an instance; have you forgotten the ()?")
     if isinstance(value, datetime) and value.utcoffset() is None:
         raise Refused("a naive datetime", "write datetime.now(UTC) or add tzinfo=")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise Refused("a number that is not finite", "use None")
-    if expected and (cls in JSON_KINDS or is_persistent(cls)):
-        raise WrongKind(f"{a(cls)} where {expected} is expected", f"pass {expected}")
     if is_persistent(cls):
         raise Refused(f"{a(cls)} inside plain data", f"annotate the field with {name}")
     if attrs.has(cls):
