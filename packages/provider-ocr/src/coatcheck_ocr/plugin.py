@@ -11,6 +11,7 @@ from coatcheck_ocr.cli import demo
 from coatcheck_ocr.gitee import GiteeHandler
 from coatcheck_ocr.local.handler import LocalOcrHandler
 from coatcheck_ocr.mineru import MinerUAgentHandler, MinerUHandler
+from coatcheck_ocr.mineru_local import MinerULocalHandler, MinerUV3Handler
 from coatcheck_ocr.paddleocr import PaddleHandler
 from coatcheck_ocr.textract import TextractHandler
 
@@ -22,6 +23,8 @@ VENDORS = (
     (BaiduHandler, "coatcheck_ocr.sandbox.baidu:BaiduSandbox"),
     (MinerUHandler, "coatcheck_ocr.sandbox.mineru:MinerUSandbox"),
     (MinerUAgentHandler, "coatcheck_ocr.sandbox.mineru:MinerUAgentSandbox"),
+    (MinerULocalHandler, "coatcheck_ocr.sandbox.mineru_local:MinerULocalSandbox"),
+    (MinerUV3Handler, "coatcheck_ocr.sandbox.mineru_local:MinerUV3Sandbox"),
     (PaddleHandler, "coatcheck_ocr.sandbox.paddleocr:PaddleSandbox"),
     (AzureHandler, "coatcheck_ocr.sandbox.azure_di:AzureSandbox"),
     (TextractHandler, "coatcheck_ocr.sandbox.textract:TextractSandbox"),
