@@ -88,7 +88,7 @@ class House:
                 raise UnknownNameError(f"no {part}", "account", name)
             return self.parts[part]
 
-        return Account(name, lookup, self.hidden.append)
+        return Account(name, lookup, self.hidden)
 
     def query(self, *outcomes: Any, account: str = "default") -> list[Call]:
         """Query and return what was called."""

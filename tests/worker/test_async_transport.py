@@ -32,7 +32,7 @@ def transport() -> Iterator[AiohttpTransport]:
     """Return the transport; what the worker leaves open on its loop fails the test."""
     with AiohttpTransport() as transport:
         yield transport
-        assert all(loop is transport._loop for loop in transport._sessions)
+        assert all(loop is transport._loop for loop in transport._houses)
     gc.collect()
 
 

@@ -491,7 +491,8 @@ class Account:
 
     name: str
     _lookup: Callable[[str], str] = field(repr=False, eq=False)
-    _hide: Callable[[str], None] | None = field(default=None, repr=False, eq=False)
+    #: The secrets that were handed out so far, where whoever made the account keeps them.
+    handed_out: list[str] | None = field(default=None, repr=False, eq=False)
 
     def secret(self, part: str = "secret") -> str:
         """Return the named part of the credentials as it is now.
@@ -503,8 +504,8 @@ class Account:
 
     def hide(self, secret: str) -> None:
         """Keep a further secret, such as a token that was made of these, out of all that is written."""
-        if self._hide is not None:
-            self._hide(secret)
+        if self.handed_out is not None:
+            self.handed_out.append(secret)
 
 
 @frozen(kw_only=True)

@@ -118,14 +118,18 @@ class _Talk:
     ) -> None:
         self.handler = handler
         self.kind = kind
-        self.secrets: set[str] = set()
         #: Spooled bodies; closed when the step ends.
         self.files: list[IO[bytes]] = []
         self._is_submit = kind in (Step.SUBMIT, Step.RESUBMIT)
-        self._given = context.account
-        self.account = Account(self._given.name, self._secret, self._hide)
-        self.context: Any = attrs.evolve(context, account=self.account)
+        self._given = self.account = context.account
         self._tokens: TokenCache | None = handler.tokens if handler.has_tokens else None
+        self.context: Any = context
+        seen = self._given.handed_out
+        #: Every secret that was looked up in this step.
+        self.secrets: list[str] = [] if seen is None else seen
+        if seen is None or self._tokens is not None:
+            self.account = Account(self._given.name, self._secret, self.secrets)
+            self.context = attrs.evolve(context, account=self.account)
         self._token: Token | None = None
         self._token_key = ("", "")
         self._is_token_old = False
@@ -142,14 +146,11 @@ class _Talk:
                 )
             return self._token.value
         secret = self._given.secret(part)
-        self.secrets.add(secret)
+        if self._given.handed_out is None:
+            self.secrets.append(secret)
         if self._parts is not None:
             self._parts[part] = secret
         return secret
-
-    def _hide(self, secret: str) -> None:
-        self.secrets.add(secret)
-        self._given.hide(secret)
 
     def find_client(self, params: QueryParams) -> None:
         """Let the handler say who asks about the job."""
@@ -164,7 +165,8 @@ class _Talk:
     def submit(self, params: Any) -> Generator[Call, Reply, SubmitResult]:
         handler, context = self.handler, self.context
         with self._nothing_sent():
-            yield from self._get_token()
+            if self._tokens is not None:
+                yield from self._get_token(self._tokens)
             prepared = yield from self._prepare(params)
             params = params if prepared is None else prepared
             call = handler.submit_call(params, context)
@@ -183,7 +185,8 @@ class _Talk:
         return _expect(self._read("read_submit", reply, params), SubmitResult, "read_submit")
 
     def query(self, params: QueryParams) -> Generator[Call, Reply, QueryResult]:
-        yield from self._get_token()
+        if self._tokens is not None:
+            yield from self._get_token(self._tokens)
         call = self._describe("query_call", params)
         if isinstance(call, QueryResult):
             return call
@@ -193,7 +196,8 @@ class _Talk:
         """Cancel or look up."""
         answer_type: type
         name, answer_type = ("cancel", CancelResult) if self.kind is Step.CANCEL else ("lookup", LookupResult)
-        yield from self._get_token()
+        if self._tokens is not None:
+            yield from self._get_token(self._tokens)
         call = self._describe(f"{name}_call", params)
         if isinstance(call, answer_type):
             return call
@@ -243,13 +247,13 @@ class _Talk:
 
     # Tokens.
 
-    def _get_token(self) -> Generator[Call, Reply, None]:
+    def _get_token(self, tokens: TokenCache) -> Generator[Call, Reply, None]:
         """Take the account's token from those that are kept, or get one."""
         handler, now = self.handler, self.context.now
-        if self._tokens is None or not handler.has_tokens:
+        if not handler.has_tokens:
             return
         key = self._token_key = (handler.token_base_url or handler.base_url, self._given.name)
-        kept = self._tokens.get(key)
+        kept = tokens.get(key)
         is_good = kept is not None and kept.is_good(now, self._secret)
         if kept is not None and is_good:
             self._use(kept.token, is_old=True)
@@ -267,7 +271,7 @@ class _Talk:
             self._parts = None
         if found is not None:
             self._use(found, is_old=False)
-            self._tokens.put(key, found, parts, now)
+            tokens.put(key, found, parts, now)
 
     def _new_token(self, last: Token | None) -> Generator[Call, Reply, Token | None]:
         handler = self.handler
@@ -299,7 +303,7 @@ class _Talk:
     def _use(self, token: Token, *, is_old: bool) -> None:
         self._token, self._is_token_old = token, is_old
         for secret in (token.value, *token.extra.values()):
-            self._hide(secret)
+            self.account.hide(secret)
 
     def drop_token(self) -> None:
         """Use the token of this step no more."""
@@ -535,7 +539,7 @@ def _masked(text: str, secrets: Iterable[str]) -> str:
     return text
 
 
-def _mask_error(error: BaseException, secrets: set[str]) -> None:
+def _mask_error(error: BaseException, secrets: list[str]) -> None:
     """Take secrets out of an exception and of those behind it, in place: tracebacks print them all."""
     seen: list[BaseException] = []
     behind: list[BaseException | None] = [error]

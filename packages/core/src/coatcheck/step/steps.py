@@ -230,7 +230,7 @@ class Steps:
             event = Reading(kind, task, handler.poll, vault, self._rng()).unsendable(problem)
             return _finish(lease, task, event, now)
         limit = min(handler.call_limit, CANCEL_LIMIT) if kind is Kind.CANCEL else handler.call_limit
-        guarded = Account(account.name, vault.lookup, vault.seen.append)
+        guarded = Account(account.name, vault.lookup, vault.seen)
         context: SubmitContext | QueryContext
         if kind in (Kind.QUERY, Kind.CANCEL):
             context = self._query_context(task, guarded, now)
@@ -341,7 +341,7 @@ class Steps:
                 "nothing_to_refresh",
                 retryable=False,
             )
-        context = self._query_context(task, Account(task.account, vault.lookup, vault.seen.append), now)
+        context = self._query_context(task, Account(task.account, vault.lookup, vault.seen), now)
         event, result = Refreshed(gone=True), None
         try:
             answer: Any = handler.query(task.query_params, context)

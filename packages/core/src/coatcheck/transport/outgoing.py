@@ -12,7 +12,7 @@ from importlib.metadata import version
 from typing import IO, Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 from coatcheck import codec
 from coatcheck.errors import CoatcheckError, NotSentError
@@ -28,6 +28,9 @@ _NOT_IN_A_VALUE = re.compile(r"[^\t\x20-\x7e\x80-\xff]")
 #: What ``quote`` leaves alone in a whole URL: all that has a meaning there, and what is quoted already.
 _IN_URL = "%/:=&?~#+!$,;'@()*[]"
 _CHUNK = 64 * 1024
+#: Methods and names of headers that were looked at before; they are always the same few.
+_good_names: set[str] = set()
+_NAMES_KEPT = 1000
 
 
 @frozen
@@ -41,9 +44,9 @@ class Origin:
     port: int
 
 
-@frozen
+@define(eq=False)
 class Outgoing:
-    """A call as it goes out."""
+    """A call as it goes out; nothing changes it, but a frozen class would cost more than the rest of it."""
 
     method: str
     url: str = field(repr=False)
@@ -111,8 +114,12 @@ def prepare(call: Call) -> Outgoing:
 
 def _check_head(method: str, headers: Mapping[str, str]) -> None:
     # Without this it is found out when the connection is open, and looks as if something had been sent.
-    if not _NAME.fullmatch(method) or not all(map(_NAME.fullmatch, headers)):
-        raise ValueError("method or name of a header")
+    for name in (method, *headers):
+        if name not in _good_names:
+            if not _NAME.fullmatch(name):
+                raise ValueError("method or name of a header")
+            if len(_good_names) < _NAMES_KEPT:
+                _good_names.add(name)
     if _NOT_IN_A_VALUE.search("".join(headers.values())):
         raise ValueError("value of a header")
 

@@ -1,7 +1,6 @@
 """The async transport, over ``aiohttp``; needs ``pip install "coatcheck[aiohttp]"``."""
 
 import asyncio
-import os
 import socket
 import threading
 import time
@@ -12,7 +11,6 @@ from typing import Any, Self
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
-from attrs import frozen
 from yarl import URL
 
 from coatcheck.errors import CoatcheckError, NotSentError
@@ -21,6 +19,7 @@ from coatcheck.http.address import check_address
 from coatcheck.model import Account
 from coatcheck.transport import protocol
 from coatcheck.transport.environment import Environment
+from coatcheck.transport.forks import forks
 from coatcheck.transport.guard import check_behind_proxy
 from coatcheck.transport.outgoing import Outgoing, Stream, prepare
 from coatcheck.transport.reading import Body, is_inside, maybe_sent, not_sent
@@ -31,17 +30,10 @@ _PATIENCE = 5.0
 _INHERITED: list[object] = []
 
 
-@frozen
-class _Key:
-    """Which calls may share connections."""
-
-    account: str
-    #: Connections that idled for longer than ``FRESH`` are not used.
-    is_fresh: bool
-    is_guarded: bool
-
-
-_Sessions = dict[_Key, aiohttp.ClientSession]
+#: A type that a call does not give is not made up for its body.
+_NO_TYPE = ("Content-Type",)
+#: How often calls are compared with their deadlines, in seconds.
+_WATCH = 0.05
 
 
 class AiohttpTransport:
@@ -58,10 +50,10 @@ class AiohttpTransport:
 
     def _start(self) -> None:
         self._environment = Environment()
-        self._sessions: dict[asyncio.AbstractEventLoop, _Sessions] = {}
+        self._houses: dict[asyncio.AbstractEventLoop, _House] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._pid = os.getpid()
+        self._forks = forks()
         self._lock = threading.Lock()
         self._is_closed = False
 
@@ -70,29 +62,42 @@ class AiohttpTransport:
         outgoing = prepare(call)
         seconds = call.timeout.total_seconds()
         until = time.monotonic() + seconds
-        body = outgoing.body
         proxy = self._environment.proxy(outgoing.origin.url)
         if proxy is not None:
             await self._check_proxy(proxy, outgoing, call)
-        session = self._session(_Key(account.name, call.creates, call.guarded))
+        house = self._house()
+        body = outgoing.body
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101  # narrows the type: a coroutine runs in a task
+        house.deadlines.add(task, until)
+        response: aiohttp.ClientResponse | None = None
         try:
-            async with session.request(
+            response = await house.session(account.name, call).request(
                 outgoing.method,
                 # As it is: a signature may cover it.
                 URL(outgoing.url, encoded=True),
                 headers=outgoing.headers,
                 data=_chunks(body) if isinstance(body, Stream) else body,
+                skip_auto_headers=None if outgoing.method == "GET" and body is None else _NO_TYPE,
                 allow_redirects=False,
                 timeout=_timeout(seconds),
                 proxy=proxy,
                 ssl=self._environment.tls() if outgoing.origin.scheme == "https" else True,
-            ) as response:
-                content = await _read(response, call, until)
-        except CoatcheckError:
-            raise
-        except Exception as error:  # noqa: BLE001  # the one question is whether the call was sent
-            raise (not_sent if _is_unsent(error) else maybe_sent)(error, call) from None
-        return Reply(response.status, content[0], response.headers, file=content[1])
+            )
+            # A response that is read to its end has given its connection back.
+            content, file = await _read(response, call, until)
+        except BaseException as error:
+            if response is not None:
+                response.close()
+            if isinstance(error, CoatcheckError) or not house.is_ours(error, task):
+                raise
+            # The one question is whether the call was sent.
+            describe = not_sent if _is_unsent(error) else maybe_sent
+            is_late = isinstance(error, asyncio.CancelledError)
+            raise describe(TimeoutError("the time is over") if is_late else error, call) from None
+        finally:
+            house.deadlines.remove(task)
+        return Reply(response.status, content, response.headers, file=file)
 
     def perform(self, call: Call, account: Account) -> Reply:
         """Send the call once, from a thread without an event loop; see ``Transport.perform``."""
@@ -101,18 +106,19 @@ class AiohttpTransport:
 
     async def leave(self) -> None:
         """Close what was opened on the running event loop, which is about to end."""
-        for session in self._sessions.pop(asyncio.get_running_loop(), {}).values():
-            await session.close()
+        house = self._houses.pop(asyncio.get_running_loop(), None)
+        if house is not None:
+            await house.close()
 
     def close(self) -> None:
         """Close every connection; on event loops of others too, if they still run."""
         with self._lock:
             self._is_closed = True
             own, self._loop = self._loop, None
-        if self._pid != os.getpid():
-            _INHERITED.append(self._sessions)
+        if self._forks != forks():
+            _INHERITED.append(self._houses)
             return
-        for loop in list(self._sessions):
+        for loop in list(self._houses):
             if loop.is_running():
                 asyncio.run_coroutine_threadsafe(self.leave(), loop).result(_PATIENCE)
         if own is not None and self._thread is not None:
@@ -125,20 +131,17 @@ class AiohttpTransport:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _session(self, key: _Key) -> aiohttp.ClientSession:
+    def _house(self) -> "_House":
         self._check_open()
         loop = asyncio.get_running_loop()
-        sessions = self._sessions.get(loop)
-        if sessions is None:
-            sessions = self._sessions.setdefault(loop, {})
-        session = sessions.get(key)
-        if session is None:
-            session = sessions[key] = _new_session(key)
-        return session
+        house = self._houses.get(loop)
+        if house is None:
+            house = self._houses.setdefault(loop, _House(loop))
+        return house
 
     def _check_open(self) -> None:
-        if self._pid != os.getpid():
-            _INHERITED.append(self._sessions)
+        if self._forks != forks():
+            _INHERITED.append(self._houses)
             self._start()
         if self._is_closed:
             raise NotSentError("the transport is closed; nothing was sent")
@@ -168,7 +171,7 @@ class AiohttpTransport:
 @lru_cache(maxsize=256)
 def _timeout(seconds: float) -> aiohttp.ClientTimeout:
     connecting = min(protocol.CONNECT_TIMEOUT, seconds)
-    return aiohttp.ClientTimeout(total=seconds, connect=connecting, sock_connect=connecting)
+    return aiohttp.ClientTimeout(total=None, connect=connecting, sock_connect=connecting)
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
@@ -180,16 +183,82 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
-def _new_session(key: _Key) -> aiohttp.ClientSession:
+class _House:
+    """What is open on one event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.deadlines = _Deadlines(loop)
+        #: By account, whether connections must be fresh, and whether addresses must be public.
+        self._sessions: dict[tuple[str, bool, bool], aiohttp.ClientSession] = {}
+
+    def session(self, account: str, call: Call) -> aiohttp.ClientSession:
+        """Return the session whose connections the call may use."""
+        key = (account, call.creates, call.guarded)
+        session = self._sessions.get(key)
+        if session is None:
+            session = self._sessions[key] = _new_session(is_fresh=call.creates, is_guarded=call.guarded)
+        return session
+
+    def is_ours(self, error: BaseException, task: "asyncio.Task[Any]") -> bool:
+        """Whether an error is one of the call: not when somebody else cancelled it, or wants to end."""
+        if isinstance(error, asyncio.CancelledError):
+            return self.deadlines.is_over(task) and not task.uncancel()
+        return isinstance(error, Exception)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        self.deadlines.close()
+        for session in self._sessions.values():
+            await session.close()
+
+
+class _Deadlines:
+    """Breaks off the calls of one loop whose time is over: one timer for hundreds of them."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._until: dict[asyncio.Task[Any], float] = {}
+        self._over: set[asyncio.Task[Any]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, task: "asyncio.Task[Any]", until: float) -> None:
+        """Watch a call."""
+        self._until[task] = until
+        if self._timer is None:
+            self._timer = self._loop.call_later(_WATCH, self._look)
+
+    def remove(self, task: "asyncio.Task[Any]") -> None:
+        """Watch a call no more."""
+        self._until.pop(task, None)
+        self._over.discard(task)
+
+    def is_over(self, task: "asyncio.Task[Any]") -> bool:
+        """Whether the call was broken off here."""
+        return task in self._over
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        self._timer = self._loop.call_later(_WATCH, self._look) if self._until else None
+        now = time.monotonic()
+        for task, until in self._until.items():
+            if now > until and task not in self._over:
+                self._over.add(task)
+                task.cancel()
+
+
+def _new_session(*, is_fresh: bool, is_guarded: bool) -> aiohttp.ClientSession:
     connector = aiohttp.TCPConnector(
         limit=0,  # the worker bounds the calls
-        keepalive_timeout=protocol.FRESH if key.is_fresh else protocol.IDLE,
-        resolver=_PublicResolver() if key.is_guarded else None,
+        keepalive_timeout=protocol.FRESH if is_fresh else protocol.IDLE,
+        resolver=_PublicResolver() if is_guarded else None,
     )
     session = aiohttp.ClientSession(
         connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),
-        skip_auto_headers=("Content-Type",),
         auto_decompress=False,
         trust_env=False,
     )
@@ -223,9 +292,17 @@ async def _chunks(body: Stream) -> AsyncIterator[bytes]:
 
 
 async def _read(response: aiohttp.ClientResponse, call: Call, until: float) -> tuple[bytes, Any]:
-    body = Body(call, response.status, until)
     encoding = response.headers.get("Content-Encoding")
+    if encoding is None and not call.spool and response.content.is_eof():
+        # The answer to a poll usually came in one piece, head and all.
+        content = response.content.read_nowait()
+        if len(content) <= call.body_cap:
+            return content, None
+    else:
+        content = b""
+    body = Body(call, response.status, until)
     try:
+        body.add(content)
         if encoding is None or encoding.strip().lower() not in _PACKED:
             async for chunk in response.content.iter_any():
                 body.add(chunk)
@@ -280,7 +357,7 @@ class _Unpacker:
             raise EOFError("the compressed body is cut off")
 
 
-def _is_unsent(error: Exception) -> bool:
+def _is_unsent(error: BaseException) -> bool:
     """Whether no connection was made: a timeout of the whole call may have struck there too."""
     if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
         return True

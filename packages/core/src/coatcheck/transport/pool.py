@@ -3,7 +3,6 @@
 So it is known exactly how long each one idled, and a submit never meets one that the vendor may be closing.
 """
 
-import os
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -16,6 +15,7 @@ from coatcheck.http import Call, Reply
 from coatcheck.model import Account
 from coatcheck.transport import protocol
 from coatcheck.transport.environment import Environment
+from coatcheck.transport.forks import forks
 from coatcheck.transport.guard import check_behind_proxy
 from coatcheck.transport.outgoing import Origin, Outgoing, prepare
 
@@ -46,7 +46,7 @@ class PooledTransport(ABC):
     def __init__(self) -> None:
         self._environment = Environment()
         self._pools: dict[tuple[str, str, bool], _Pool] = {}
-        self._pid = os.getpid()
+        self._forks = forks()
         self._lock = threading.Lock()
         self._is_closed = False
 
@@ -84,7 +84,7 @@ class PooledTransport(ABC):
         self.close()
 
     def _pool(self, origin: Origin, account: str, is_guarded: bool) -> "_Pool":  # noqa: FBT001  # a part of the key
-        if self._pid != os.getpid():
+        if self._forks != forks():
             self._leave_parent()
         pool = self._pools.get((origin.url, account, is_guarded))
         if pool is None:
@@ -105,7 +105,7 @@ class PooledTransport(ABC):
         # The locks too may have been copied while a thread of the parent held them.
         self._lock = threading.Lock()
         self._environment = Environment()
-        inherited, self._pools, self._pid = self._pools, {}, os.getpid()
+        inherited, self._pools, self._forks = self._pools, {}, forks()
         for pool in inherited.values():
             pool.close()
 
