@@ -52,6 +52,22 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def vendors(session: nox.Session) -> None:
+    """Run the handlers against real servers of vendors, which are installed and run on this machine."""
+    install(session, "tests", "vendors")
+    session.run("pytest", "-m", "vendors", "tests/vendors", *session.posargs)
+
+
+@nox.session
+def wire(session: nox.Session) -> None:
+    """Compare the calls of the handlers with those of the vendors' own clients."""
+    install(session, "tests", "wire")
+    # Its client alone: the package asks for a whole engine.
+    session.install("--no-deps", "paddleocr>=3.7,<4")
+    session.run("pytest", "-m", "wire", "tests/wire", *session.posargs)
+
+
+@nox.session
 def coverage(session: nox.Session) -> None:
     """Run the test suite and report what it did not reach."""
     install(session, "tests", engine=True)

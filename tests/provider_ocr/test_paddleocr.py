@@ -176,7 +176,11 @@ def test_a_url_is_submitted_as_json() -> None:
         "pageRanges": "2-3",
         "batchId": "batch-1",
     }
-    assert result.query_params == QueryParams("J1", base_url=PaddleHandler.base_url, kind="job", pages="2-3")
+    assert result.query_params == QueryParams(
+        "J1", base_url=PaddleHandler.base_url, kind="job", pages="2-3", client_platform="tests"
+    )
+    _, (call,) = queried(ok(state="pending"), params=result.query_params)
+    assert call.headers == {"Client-Platform": "tests", "Authorization": "Bearer secret-of-tests"}
 
 
 def test_a_file_is_submitted_with_its_options_as_json_text() -> None:

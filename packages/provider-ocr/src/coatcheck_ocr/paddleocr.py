@@ -240,8 +240,7 @@ class PaddleHandler(OcrHandler):
             "batchId": options.get("batch_id"),
         }
         said = {name: value for name, value in said.items() if value is not None}
-        platform = options.get("client_platform")
-        headers = {} if platform is None else {"Client-Platform": platform}
+        headers = _platform(options.get("client_platform"))
         if not options.get("upload"):
             body = {"fileUrl": params.url, **said}
             return Call("POST", _JOBS, headers=headers, json=body, accept=_CODED)
@@ -261,12 +260,18 @@ class PaddleHandler(OcrHandler):
         body, refused = self._body(reply, creating=True)
         if refused is not None:
             return refused
-        facts = {"kind": "job"} if request.pages is None else {"kind": "job", "pages": request.pages}
-        return OcrJob(status=SUBMITTED, id=id_of(body.get("data"), "jobId"), params=facts)
+        platform = self.options(request).get("client_platform")
+        facts = {"kind": "job", "pages": request.pages, "client_platform": platform}
+        return OcrJob(
+            status=SUBMITTED,
+            id=id_of(body.get("data"), "jobId"),
+            params={name: value for name, value in facts.items() if value is not None},
+        )
 
     def query_call(self, params: QueryParams, context: QueryContext) -> Call:
         """Describe the query."""
-        return Call("GET", _JOBS + path(params.external_task_id), accept=_CODED)
+        headers = _platform(params.get("client_platform"))
+        return Call("GET", _JOBS + path(params.external_task_id), headers=headers, accept=_CODED)
 
     def read_job(self, reply: Reply, params: QueryParams) -> OcrJob | Follow:
         """Read the reply to the query; the result is a file of JSON lines."""
@@ -323,6 +328,10 @@ class PaddleHandler(OcrHandler):
         if creating:
             raise RejectedError(text)
         raise VendorError(text, code=f"http_{reply.status}", http_status=reply.status)
+
+
+def _platform(name: str | None) -> dict[str, str]:
+    return {} if name is None else {"Client-Platform": name}
 
 
 def _progress(found: Any) -> float | None:
