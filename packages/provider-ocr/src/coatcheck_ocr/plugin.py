@@ -8,6 +8,7 @@ from coatcheck import Registry, hookimpl
 from coatcheck_ocr.azure_di import AzureHandler
 from coatcheck_ocr.baidu import BaiduHandler
 from coatcheck_ocr.cli import demo
+from coatcheck_ocr.docling import DoclingHandler
 from coatcheck_ocr.gitee import GiteeHandler
 from coatcheck_ocr.local.handler import LocalOcrHandler
 from coatcheck_ocr.mineru import MinerUAgentHandler, MinerUHandler
@@ -27,6 +28,7 @@ VENDORS = (
     (MinerUV3Handler, "coatcheck_ocr.sandbox.mineru_local:MinerUV3Sandbox"),
     (PaddleHandler, "coatcheck_ocr.sandbox.paddleocr:PaddleSandbox"),
     (AzureHandler, "coatcheck_ocr.sandbox.azure_di:AzureSandbox"),
+    (DoclingHandler, "coatcheck_ocr.sandbox.docling:DoclingSandbox"),
     (TextractHandler, "coatcheck_ocr.sandbox.textract:TextractSandbox"),
 )
 
