@@ -464,6 +464,17 @@ def test_vendor_id_that_cannot_be_stored_ends_unknown(state: State) -> None:
     assert (move.task.status, move.task.error, move.job) == (TaskStatus.SUBMIT_UNKNOWN, ERROR, Job.GHOST)
 
 
+@pytest.mark.parametrize(
+    "state", [State.SUBMITTING, State.RESUBMIT, State.LOOKUP], ids=lambda state: state.name
+)
+def test_recovering_from_a_death_ends_no_step(state: State) -> None:
+    """Deaths are counted on, or a task that kills every worker would never be quarantined (F47)."""
+    task = task_in(state, traits=BOTH)
+    died = moved(task, Unknown(error=ERROR, delay=SOON, is_death=True))
+    failed = moved(task, Unknown(error=ERROR, delay=SOON))
+    assert (died.claims, failed.claims) == ("keep", "reset")
+
+
 def test_every_submit_with_an_outcome_is_counted_once() -> None:
     """``submit_attempts`` counts submits that were made: not throttles, releases, lookups or receipts."""
     made: list[type] = [InProgress, Succeeded, Failed, NotSent, Rejected, Unknown]

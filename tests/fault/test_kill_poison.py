@@ -34,12 +34,15 @@ def start(tmp_path: Path) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("deadly_at", "status"), [("query", TaskStatus.SUBMITTED), ("submit", TaskStatus.SUBMITTING)]
+)
 def test_a_task_that_kills_its_workers_is_quarantined_and_all_others_end(
-    tmp_path: Path, manager: Manager
+    tmp_path: Path, manager: Manager, deadly_at: str, status: TaskStatus
 ) -> None:
     """Deaths are counted before anything runs: after three nobody gets the task any more (F47, G10)."""
     good = [manager.submit(Poison()).id for _ in range(10)]
-    bad = manager.submit(Poison(is_deadly=True)).id
+    bad = manager.submit(Poison(deadly_at=deadly_at)).id
     good += [manager.submit(Poison()).id for _ in range(10)]
     deaths = 0
     end = time.monotonic() + PATIENCE
@@ -60,4 +63,4 @@ def test_a_task_that_kills_its_workers_is_quarantined_and_all_others_end(
         worker.terminate()
         assert worker.wait(PATIENCE) == 0
     assert deaths == QUARANTINE_CLAIMS
-    assert manager.get(bad).status is TaskStatus.SUBMITTED
+    assert manager.get(bad).status is status

@@ -22,25 +22,27 @@ LEASE = timedelta(seconds=0.5)
 @persistent("test.poison")
 @frozen
 class Poison:
-    """A request that is deadly, or not."""
+    """A request that is harmless, or deadly at its "submit" or its "query"."""
 
-    is_deadly: bool = False
+    deadly_at: str = ""
 
 
 class PoisonHandler(TaskHandler[Poison]):
-    """Takes every request; the query of a deadly one kills its worker."""
+    """Takes every request; a deadly one kills its worker."""
 
     key = "test:poison"
     resubmit = "idempotent"
     poll = PollPolicy(first=timedelta(), start=timedelta(), jitter=0)
 
     def submit(self, params: Poison, context: SubmitContext) -> SubmitResult:
-        """Take it."""
-        return SubmitResult.submitted(QueryParams("job", is_deadly=params.is_deadly))
+        """Take it, or die without a word."""
+        if params.deadly_at == "submit":
+            os._exit(9)
+        return SubmitResult.submitted(QueryParams("job", deadly_at=params.deadly_at))
 
     def query(self, params: QueryParams, context: QueryContext) -> QueryResult:
         """Succeed, or die without a word."""
-        if params["is_deadly"]:
+        if params["deadly_at"] == "query":
             os._exit(9)
         return QueryResult.succeeded("done")
 

@@ -151,6 +151,8 @@ class Unknown:
     delay: timedelta
     #: Nothing more can be done about it (the vendor's id cannot be stored).
     final: bool = False
+    #: The worker that held it is gone: its death counts until a step of the task has ended (F47).
+    is_death: bool = False
 
 
 @frozen(kw_only=True)
@@ -521,10 +523,16 @@ def _unknown(task: Task, event: Unknown, now: datetime) -> Move:
     changes: dict[str, Any] = {"error": event.error, **_attempted(task)}
     if not event.final:
         if task.traits.resubmit == "idempotent" and task.cancel is CancelFlag.NONE:
-            return _waiting(task, Step.RESUBMIT, event.delay, **changes)
+            return _mourned(_waiting(task, Step.RESUBMIT, event.delay, **changes), event)
         if task.traits.has_lookup:
-            return _waiting(task, Step.LOOKUP, task.traits.lookup_delay, lookup_misses=0, **changes)
+            delay = task.traits.lookup_delay
+            return _mourned(_waiting(task, Step.LOOKUP, delay, lookup_misses=0, **changes), event)
     return _submit_unknown(task, now, **changes)
+
+
+def _mourned(move: Move, event: Unknown) -> Move:
+    """Keep the count of deaths where a death is what happened: recovering from it ends no step."""
+    return evolve(move, claims="keep") if event.is_death else move
 
 
 def _submit_unknown(task: Task, now: datetime, **changes: Any) -> Move:
@@ -538,7 +546,7 @@ def _unknown_again(task: Task, event: Unknown, now: datetime) -> Move:
     if event.final:
         return _submit_unknown(task, now, **changes)
     step = Step.RESUBMIT if state_of(task) is State.RESUBMIT else Step.LOOKUP
-    return _waiting(task, step, event.delay, **changes)
+    return _mourned(_waiting(task, step, event.delay, **changes), event)
 
 
 def _resubmit_not_sent(task: Task, event: NotSent, now: datetime) -> Move:

@@ -382,7 +382,8 @@ class Steps:
         if kind is Kind.RECOVER:
             phase = PHASES[Kind.LOOKUP if task.next_step is Step.LOOKUP else Kind.SUBMIT]
             error = Failure("lease_expired", "the worker that held the submit is gone", phase, retryable=True)
-            return Unknown(error=error, delay=_HOUSE_POLICY.after_error(1, self._rng()))
+            delay = _HOUSE_POLICY.after_error(1, self._rng())
+            return Unknown(error=error, delay=delay, is_death=True)
         if kind is Kind.CANCEL and task.status is TaskStatus.PENDING_SUBMIT:
             return CancelRequested()
         if kind is Kind.RESUBMIT and task.cancel is not CancelFlag.NONE:

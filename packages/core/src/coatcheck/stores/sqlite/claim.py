@@ -203,7 +203,8 @@ class Claim:
         ]
         times += (
             unit.one(
-                "SELECT MIN(key1) FROM @lanes WHERE side = ? AND handler = ? AND is_ready = 1 AND key1 > ?",
+                "SELECT MIN(key1) FROM @lanes INDEXED BY @lanes_ready "
+                "WHERE side = ? AND handler = ? AND is_ready = 1 AND key1 > ?",
                 side,
                 handler,
                 unit.now,
@@ -322,15 +323,18 @@ class Claim:
         half, odd = divmod(places, 2)
         if not odd:
             return half
-        query = self._head("SELECT key1 FROM @lanes WHERE side = 2 AND handler = ? AND is_ready = 1 ")
-        submit = self._head("SELECT key3 FROM @lanes WHERE side = 0 AND handler = ? AND is_ready = 1 ")
+        query = self._head(QUERY, "key1")
+        submit = self._head(SUBMIT, "key3")
         if query is None or query > self.unit.now:
             return half
         return half + 1 if submit is None or query <= submit else half
 
-    def _head(self, text: str) -> int | None:
-        order = "ORDER BY key1, key2, key3, id LIMIT 1"
-        heads = [self.unit.one(text + order, handler) for handler in self._handlers]
+    def _head(self, side: int, column: str) -> int | None:
+        text = (
+            f"SELECT {column} FROM @lanes INDEXED BY @lanes_ready "  # noqa: S608  # one of two columns
+            "WHERE side = ? AND handler = ? AND is_ready = 1 ORDER BY key1, key2, key3, id LIMIT 1"
+        )
+        heads = [self.unit.one(text, side, handler) for handler in self._handlers]
         return min((head for head in heads if head is not None), default=None)
 
     def _ready(self, side: int, handler: str) -> Iterator[_Lane]:
@@ -338,7 +342,8 @@ class Claim:
         last = (-(1 << 62), 0, 0, 0)
         while True:
             page = self.unit.all(
-                "SELECT id, provider, account, tenant, key1, key2, key3, format FROM @lanes "
+                "SELECT id, provider, account, tenant, key1, key2, key3, format "
+                "FROM @lanes INDEXED BY @lanes_ready "
                 "WHERE side = ? AND handler = ? AND is_ready = 1 AND (key1, key2, key3, id) > (?, ?, ?, ?) "
                 "AND instr(?, char(31) || account || char(31)) = 0 "
                 "AND instr(?, char(31) || provider || char(31)) = 0 "

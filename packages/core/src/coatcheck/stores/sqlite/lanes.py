@@ -143,7 +143,9 @@ class Lanes:
         if side == SUBMIT:
             turn = unit.one("SELECT turn FROM @tenants WHERE tenant = ?", tenant) or 0
             is_waiting = unit.one(
-                "SELECT 1 FROM @lanes WHERE tenant = ? AND side = 0 AND is_ready = 1 LIMIT 1", tenant
+                "SELECT 1 FROM @lanes INDEXED BY @lanes_tenant "
+                "WHERE tenant = ? AND side = 0 AND is_ready = 1 LIMIT 1",
+                tenant,
             )
             if not is_waiting:
                 turn = max(turn, self._smallest_turn())
@@ -151,7 +153,9 @@ class Lanes:
         unit.run("UPDATE @lanes SET is_ready = 1, blocked_by = NULL, key2 = ? WHERE id = ?", turn, lane)
 
     def _smallest_turn(self) -> int:
-        smallest = self._unit.one("SELECT MIN(key2) FROM @lanes WHERE is_ready = 1 AND side = 0")
+        smallest = self._unit.one(
+            "SELECT MIN(key2) FROM @lanes INDEXED BY @lanes_turn WHERE is_ready = 1 AND side = 0"
+        )
         if smallest is None:
             # Nobody waits: go on from the last turn taken, so that newcomers and old customers meet as
             # equals.
@@ -165,7 +169,7 @@ class Lanes:
             list(turns.items()),
         )
         self._unit.many(
-            "UPDATE @lanes SET key2 = ? WHERE tenant = ? AND side = 0",
+            "UPDATE @lanes INDEXED BY @lanes_tenant SET key2 = ? WHERE tenant = ? AND side = 0",
             [(turn, tenant) for tenant, turn in turns.items()],
         )
 

@@ -175,8 +175,10 @@ class Resources:
         if limit is None:
             return Resource(key, PLENTY)
         counted = (
-            "SELECT COUNT(*) FROM (SELECT 1 FROM @tasks WHERE account = ? AND job > 0 LIMIT ?)"
+            "SELECT COUNT(*) FROM (SELECT 1 FROM @tasks INDEXED BY @tasks_account "
+            "WHERE account = ? AND job > 0 LIMIT ?)"
             if kind == "account"
-            else "SELECT COUNT(*) FROM (SELECT 1 FROM @tasks WHERE tenant = ? AND job = 1 LIMIT ?)"
+            else "SELECT COUNT(*) FROM (SELECT 1 FROM @tasks INDEXED BY @tasks_tenant_live "
+            "WHERE tenant = ? AND job = 1 LIMIT ?)"
         )
         return Resource(key, limit - self._unit.one(counted, name, limit))

@@ -46,6 +46,8 @@ from coatcheck.stores.sqlite.unit import Limits, Unit
 
 #: How often a waiting caller looks whether another process has written to the file, in seconds.
 GLANCE = 0.02
+#: Idle workers look at least this often (30 s) by themselves, with a margin; in microseconds.
+_LONGEST_SLEEP = 40_000_000
 #: How often a worker's sign of life is renewed, in microseconds.
 _SIGN_OF_LIFE = 20_000_000
 #: How long the row of a worker that is gone is kept, in microseconds.
@@ -245,7 +247,7 @@ class SqliteStore:
         hot = load(unit, [task.id])[task.id]
         lanes.place(hot)
         _write_place(unit, [hot])
-        if hot.look_at is not None and hot.look_at <= now + _SIGN_OF_LIFE:
+        if hot.look_at is not None and hot.look_at <= now + _LONGEST_SLEEP:
             # Soon enough to matter to a worker that sleeps until its next look.
             unit.has_work = True
         return None
@@ -499,7 +501,8 @@ class SqliteStore:
             unit.run(
                 "DELETE FROM @tenants "
                 "WHERE turn <= COALESCE((SELECT value FROM @counters WHERE name = 'turn'), 0) "
-                "AND NOT EXISTS (SELECT 1 FROM @lanes WHERE tenant = @tenants.tenant AND side = 0)"
+                "AND NOT EXISTS (SELECT 1 FROM @lanes INDEXED BY @lanes_tenant "
+                "WHERE tenant = @tenants.tenant AND side = 0)"
             )
             return pruned
 
