@@ -434,6 +434,15 @@ def test_every_file_of_a_batch_has_a_name_of_its_own(tmp_path: Path) -> None:
     assert [request.url for request in requests] == [f"mineru:batch/B1/{one}" for one in ids]
 
 
+def test_a_batch_is_for_one_model(tmp_path: Path) -> None:
+    """HTML needs a model of its own, which reads nothing else; whoever names a model knows better."""
+    with pytest.raises(ValidationError, match="MinerU-HTML and vlm"):
+        upload(tmp_path, [], "a.pdf", "b.html")
+    places = envelope({"batch_id": "B1", "file_urls": [PLACE, PLACE]})
+    requests, _ = upload(tmp_path, [places, Reply(200), Reply(200)], "a.pdf", "b.html", model="pipeline")
+    assert len(requests) == 2
+
+
 @pytest.mark.parametrize("data", [{}, {"batch_id": "B1", "file_urls": []}, {"file_urls": [PLACE]}])
 def test_an_answer_without_places_is_no_upload(tmp_path: Path, data: dict[str, Any]) -> None:
     """Nothing was sent, so the upload may be tried again."""
@@ -467,7 +476,7 @@ def test_an_upload_without_a_key_says_which_variable_to_set(
     path = tmp_path / "a.pdf"
     path.write_bytes(b"x")
     transport = ScriptedTransport([PLACES, Reply(200)])
-    with pytest.raises((UnknownNameError, NotSentError), match="MINERU_TOKEN"):
+    with pytest.raises(UnknownNameError, match="MINERU_TOKEN"):
         MinerUHandler().upload(path, transport=transport)
     monkeypatch.setenv("MINERU_TOKEN", "token-from-outside")
     MinerUHandler().upload(path, transport=transport)

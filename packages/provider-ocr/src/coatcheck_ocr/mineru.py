@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote, unquote, urlsplit
 
+import attrs
 from attrs import frozen
 
 from coatcheck.errors import ValidationError, VendorError
@@ -333,9 +334,16 @@ class MinerUHandler(_Cloud):
     ) -> list[OcrRequest]:
         name = files[0].name
         request = OcrRequest(
-            url=f"https://upload/{quote(name)}", file_name=name, model=model, pages=pages, options=options
+            url="https://upload.invalid/", file_name=name, model=model, pages=pages, options=options
         )
         self.validate(request)
+        chosen = {self.model(attrs.evolve(request, file_name=file.name)) for file in files}
+        if len(chosen) > 1:
+            raise ValidationError(
+                f"a batch is read by one model, found files for {' and '.join(sorted(map(str, chosen)))}; "
+                "upload HTML in a batch of its own",
+                "paths",
+            )
         batch = _BatchUpload(self, files)
         converse(batch, request, account, transport)
         return [
@@ -444,9 +452,7 @@ class MinerUAgentHandler(_Cloud):
         See ``MinerUHandler.upload``; no credentials are needed.
         """
         file = LocalFile.of(path, file_name)
-        request = OcrRequest(
-            url=f"https://upload/{quote(file.name)}", file_name=file.name, pages=pages, options=options
-        )
+        request = OcrRequest(url="https://upload.invalid/", file_name=file.name, pages=pages, options=options)
         self.validate(request)
         sent = _AgentUpload(self, file)
         converse(sent, request, account, transport)
