@@ -307,6 +307,7 @@ def test_a_result_of_too_many_pages_fails_and_says_where_it_is() -> None:
     assert result.error is not None
     assert (result.error.code, result.error.retryable) == ("result_too_long", False)
     assert "output_bucket" in result.error.message
+    assert result.usage == {"page": 2}
 
 
 def test_a_partial_success_shows_its_warnings() -> None:

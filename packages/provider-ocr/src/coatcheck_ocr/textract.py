@@ -303,6 +303,7 @@ class TextractHandler(OcrHandler):
                 code="result_too_long",
                 message=f"the vendor has read the document, but one query reads at most {count + 1} pages "
                 f"of {_BLOCKS} blocks; split the document, or read the result in the output_bucket",
+                output=OcrOutput(usage=blocks.usage),
             )
 
         def read(reply: Reply) -> Any:
@@ -469,6 +470,11 @@ class _Blocks:
                 return
         self.children[name] = _related(block, "CHILD")
 
+    @property
+    def usage(self) -> dict[str, int]:
+        """What the vendor charges for, as far as it says so."""
+        return {"page": self.count} if self.count else {}
+
     def output(self) -> OcrOutput:
         """Return the whole; a document with nothing on it has an empty text."""
         last = max([self.count, *self.lines, *self.tables])
@@ -486,7 +492,7 @@ class _Blocks:
             markdown="\n\n".join(page.markdown for page in pages if page.markdown),
             text="\n\n".join(page.text for page in pages if page.text),
             pages=pages,
-            usage={"page": self.count} if self.count else {},
+            usage=self.usage,
             metadata={**self.facts, **({"answers": answers} if answers else {})},
         )
 
