@@ -5,21 +5,24 @@ What a block is and what becomes of it:
 - ``python`` is executed; all of a page share their names.
 - ``console`` is run by bash, each line after ``$ ``; what follows must be what is printed. A command that
   fails must be followed by ``$ echo $?``, one that ends with ``&`` goes on until the end of the page.
-  Installing is left out: it was done.
+  Installing is left out: it was done; but for a package that the page wrote, which is installed in place.
 - ``toml`` must be settings that ``Config`` takes, or an excerpt of a pyproject.toml.
 - ``text`` after a ``python`` block must be what that printed. ``…`` stands for anything.
 - A block with a ``:caption:`` is a file and is written, not run.
 """
 
 import contextlib
+import importlib
 import io
 import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 import tomllib
 import traceback
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ from attrs import frozen
 _BLOCK = re.compile(r"^(`{3,}|:{3,})(\S*) *(\S*)\n(.*?)^\1 *$", re.MULTILINE | re.DOTALL)
 _CAPTION = re.compile(r":caption: *(\S+)\n+")
 _INSTALLS = ("pip install ", "python -m pip install ")
+_IN_PLACE = re.compile(r"(?:python -m )?pip install (?:-e|--editable) [\"']?([^\s\"'\[]+)")
 #: Languages that show something and are checked elsewhere or cannot be run.
 _SHOWN = {"{eval-rst}", "{toctree}", "text"}
 
@@ -128,6 +132,8 @@ def console(block: Block, shell: Shell, where: str) -> None:
         else:
             commands[-1][1].append(line)
     for number, (command, expected) in enumerate(commands):
+        if found := _IN_PLACE.match(command):
+            install_in_place(Path(found[1]), shell)
         if command.startswith(_INSTALLS):
             continue
         printed, status = shell.run(command if command.endswith("&") else f"{command} 2>&1")
@@ -137,6 +143,23 @@ def console(block: Block, shell: Shell, where: str) -> None:
         if command.endswith("&"):
             continue
         check("\n".join(expected), printed, f"{where}: {command}")
+
+
+def install_in_place(folder: Path, shell: Shell) -> None:
+    """Install a package as pip would, by its own build backend, for all later commands of the shell.
+
+    It is kept out of the environment of the tests, and no index is asked for what it needs.
+    """
+    project = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))
+    backend = importlib.import_module(project["build-system"]["build-backend"])
+    target = Path(tempfile.mkdtemp(dir=os.environ["HOME"]))
+    with contextlib.chdir(folder):
+        wheel = backend.build_editable(str(target))
+    with zipfile.ZipFile(target / wheel) as file:
+        file.extractall(target)
+    # A .pth file is read in the environment's own folders only.
+    linked = [line for file in target.glob("*.pth") for line in file.read_text("utf-8").splitlines()]
+    shell.run(f"export PYTHONPATH={os.pathsep.join([str(target), *linked])}")
 
 
 def run(path: Path, only: str | None) -> None:

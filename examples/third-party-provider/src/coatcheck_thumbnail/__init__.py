@@ -4,4 +4,9 @@ from coatcheck_thumbnail.handler import ThumbnailHandler
 from coatcheck_thumbnail.model import Thumbnail, ThumbnailRequest
 from coatcheck_thumbnail.selector import Prefer
 
-__all__ = ["Prefer", "Thumbnail", "ThumbnailHandler", "ThumbnailRequest"]
+__all__ = [
+    "Prefer",
+    "Thumbnail",
+    "ThumbnailHandler",
+    "ThumbnailRequest",
+]

@@ -1,5 +1,6 @@
 """The vendor's API: which calls are made and what their replies mean; a transport makes them."""
 
+import os
 from datetime import timedelta
 from typing import Any
 
@@ -28,7 +29,8 @@ class ThumbnailHandler(HttpHandler[ThumbnailRequest]):
     """Draws thumbnails at the vendor.
 
     Args:
-        base_url: of another installation of the vendor, for instance a fake one in tests.
+        base_url: where the vendor is; by default the variable ``COATCHECK_THUMBNAIL_URL``, or the vendor's
+            public address.
         poll: the pace of queries; every 2 s if not given.
     """
 
@@ -40,7 +42,7 @@ class ThumbnailHandler(HttpHandler[ThumbnailRequest]):
     poll = PollPolicy.exponential(timedelta(seconds=2))
 
     def __init__(self, base_url: str | None = None, *, poll: PollPolicy | None = None) -> None:
-        self.base_url = base_url or type(self).base_url
+        self.base_url = base_url or os.environ.get("COATCHECK_THUMBNAIL_URL") or type(self).base_url
         self.poll = poll or type(self).poll
 
     def validate(self, params: ThumbnailRequest) -> None:
