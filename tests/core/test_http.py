@@ -686,6 +686,20 @@ def test_a_query_follows_at_most_fifty_calls() -> None:
     assert query(Paging(), *endless[:FOLLOWS], reply({"words": 1, "next": None})).result == FOLLOWS + 1
 
 
+def test_a_handler_may_follow_more_calls_where_its_vendor_pages_long_results() -> None:
+    """Its own limit holds instead, and is named in the error."""
+
+    class Long(Paging):
+        follow_limit = FOLLOWS + 2
+
+    pages = [reply({"words": 1, "next": "/pages/2"})] * (FOLLOWS + 3)
+    assert query(Long(), *pages[:-1], reply({"words": 1, "next": None})).result == FOLLOWS + 3
+    error = outcome_of(query, Long(), *pages)
+    assert isinstance(error, HandlerError)
+    assert error.code == "too_many_follows"
+    assert f"at most {FOLLOWS + 2} calls" in error.message
+
+
 # Capabilities and declarations.
 
 

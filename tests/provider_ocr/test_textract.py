@@ -22,7 +22,7 @@ from coatcheck.errors import (
     ValidationError,
     VendorError,
 )
-from coatcheck.http import FOLLOWS, Call, Reply
+from coatcheck.http import Call, Reply
 from coatcheck.model import Account, QueryResult, SubmitContext, SubmitResult
 from coatcheck.testing.handler_contract import HandlerContract, Recordings
 from coatcheck.testing.transport import ScriptedTransport, reply, request_of
@@ -301,13 +301,25 @@ def test_a_page_that_is_not_there_leaves_the_result_for_later(page: Reply, error
         queried(done(*LINES[:2], NextToken="n1"), page)
 
 
-def test_a_result_of_too_many_pages_fails_and_says_where_it_is() -> None:
-    """It is no success without its end, and asking again would end at the same place."""
-    result = queried(*[done(LINES[1], NextToken="n") for _ in range(FOLLOWS + 1)])
-    assert result.error is not None
-    assert (result.error.code, result.error.retryable) == ("result_too_long", False)
-    assert "output_bucket" in result.error.message
-    assert result.usage == {"page": 2}
+def test_a_result_of_many_pages_is_read_in_one_query() -> None:
+    """A long document of dense text comes in far more replies than a step may follow elsewhere."""
+    pages = [
+        done({"BlockType": "LINE", "Id": f"l{number}", "Text": "x"}, NextToken="n") for number in range(3000)
+    ]
+    result = queried(*pages, done(LINES[4]))
+    assert isinstance(result.result, OcrResponse)
+    assert result.result.pages[0].text == "\n".join("x" * 3000)
+    assert result.result.pages[1].text == "the end"
+
+
+def test_a_result_whose_pages_lead_in_a_circle_is_an_error_of_the_query(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is no success without its end, and no vendor may keep a worker for ever."""
+    monkeypatch.setattr(TextractHandler, "follow_limit", 2)
+    with pytest.raises(HandlerError) as caught:
+        queried(*[done(LINES[1], NextToken="n") for _ in range(3)])
+    assert caught.value.code == "too_many_follows"
 
 
 def test_a_partial_success_shows_its_warnings() -> None:

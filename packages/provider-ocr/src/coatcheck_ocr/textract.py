@@ -12,7 +12,7 @@ Facts come from botocore's description of the service (SDK, 1.44.8) and from cal
     by ``NextToken`` (SDK). Words: SDK. No progress.
 - Errors ``{"__type": "prefix#Code", "message"}``; which of them are worth a repeat: SDK. With which HTTP
     status a throttle comes is not said, so the code counts. Codes about credentials (1).
-- A job is kept for 7 days (SDK). No cancel.
+- A job is kept for 7 days (SDK). No cancel. Documents have at most 3000 pages (1).
 - moto differs (RUN): ``Blocks`` is empty and ``Pages`` is an object; it knows no tokens.
 """
 
@@ -34,7 +34,7 @@ from coatcheck.errors import (
     ValidationError,
     VendorError,
 )
-from coatcheck.http import FOLLOWS, Call, Follow, Reply
+from coatcheck.http import Call, Follow, Reply
 from coatcheck.model import Account, QueryContext, QueryParams, SubmitContext, TaskStatus
 from coatcheck.policy import PollPolicy
 from coatcheck_ocr.handler import (
@@ -58,8 +58,6 @@ FEATURES = ("TABLES", "FORMS", "QUERIES", "SIGNATURES", "LAYOUT")
 #: The most blocks that a query asks for, and the largest reply with them, in bytes.
 _BLOCKS = 1000
 _PAGE_CAP = 16 * 1024 * 1024
-#: Further pages that one query reads.
-_MOST_PAGES = FOLLOWS
 #: Statuses that carry an error in the vendor's own shape.
 _ERRORS = (400, 403, 500)
 #: Signs for addresses that are not AWS's own, such as moto's.
@@ -127,8 +125,10 @@ class TextractHandler(OcrHandler):
     #: The client token makes a submit safe to repeat.
     resubmit = "idempotent"
     poll = PollPolicy.exponential(timedelta(seconds=5))
-    #: Room for the pages of a long result.
-    call_limit = timedelta(seconds=600)
+    #: Every word is a block: 3000 dense pages come in some thousand replies.
+    follow_limit = 10_000
+    #: Room for these.
+    call_limit = timedelta(minutes=30)
     result_life = timedelta(days=7)
     states: ClassVar[Mapping[str, TaskStatus]] = {
         "in_progress": RUNNING,
@@ -286,25 +286,16 @@ class TextractHandler(OcrHandler):
         status = self.status_of(word)
         if status is not SUCCEEDED:
             return OcrJob(status=status, word=str(word), message=text_of(body, "StatusMessage") or "")
-        return self._gather_pages(body, params, str(word), _Blocks(), 0)
+        return self._gather_pages(body, params, str(word), _Blocks())
 
     def _gather_pages(
-        self, body: dict[str, Any], params: QueryParams, word: str, blocks: "_Blocks", count: int
+        self, body: dict[str, Any], params: QueryParams, word: str, blocks: "_Blocks"
     ) -> OcrJob | Follow:
         """Take what a page holds and return the next one, or the whole."""
         blocks.add(body)
         cursor = text_of(body, "NextToken")
         if cursor is None:
             return OcrJob(status=SUCCEEDED, word=word, output=blocks.output())
-        if count >= _MOST_PAGES:
-            return OcrJob(
-                status=FAILED,
-                word=word,
-                code="result_too_long",
-                message=f"the vendor has read the document, but one query reads at most {count + 1} pages "
-                f"of {_BLOCKS} blocks; split the document, or read the result in the output_bucket",
-                output=OcrOutput(usage=blocks.usage),
-            )
 
         def read(reply: Reply) -> Any:
             self._refused(reply, creating=False)
@@ -313,7 +304,7 @@ class TextractHandler(OcrHandler):
                 raise NotReadyError(
                     f"{self.key}: the job was done, and a page of its result is not there yet"
                 )
-            found = self._gather_pages(more, params, word, blocks, count + 1)
+            found = self._gather_pages(more, params, word, blocks)
             return found if isinstance(found, Follow) else self.answer(found)
 
         return Follow(self._page_call(params, NextToken=cursor), read)
@@ -470,11 +461,6 @@ class _Blocks:
                 return
         self.children[name] = _related(block, "CHILD")
 
-    @property
-    def usage(self) -> dict[str, int]:
-        """What the vendor charges for, as far as it says so."""
-        return {"page": self.count} if self.count else {}
-
     def output(self) -> OcrOutput:
         """Return the whole; a document with nothing on it has an empty text."""
         last = max([self.count, *self.lines, *self.tables])
@@ -492,7 +478,8 @@ class _Blocks:
             markdown="\n\n".join(page.markdown for page in pages if page.markdown),
             text="\n\n".join(page.text for page in pages if page.text),
             pages=pages,
-            usage=self.usage,
+            # What the vendor charges for, as far as it says so.
+            usage={"page": self.count} if self.count else {},
             metadata={**self.facts, **({"answers": answers} if answers else {})},
         )
 

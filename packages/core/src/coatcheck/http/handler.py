@@ -8,7 +8,7 @@ from coatcheck.errors import ConfigError
 from coatcheck.handler import P, TaskHandler
 from coatcheck.http.call import Call, Follow, Reply
 from coatcheck.http.run import run
-from coatcheck.http.talk import steps
+from coatcheck.http.talk import FOLLOWS, steps
 from coatcheck.http.tokens import Token, TokenCache
 from coatcheck.model import (
     Account,
@@ -49,6 +49,9 @@ class HttpHandler(TaskHandler[P], Generic[P]):
     allowed_hosts: tuple[str, ...] = ()
     #: Where ``token_call`` goes, if not to ``base_url``; the credentials may go there too.
     token_base_url: str = ""
+    #: How many calls one step may ``Follow``. A handler may raise it where its vendor gives long results page
+    #: by page; ``call_limit`` must then leave time for them.
+    follow_limit: int = FOLLOWS
     #: Whether the class has a ``token_call`` of its own.
     has_tokens: ClassVar[bool] = False
 

@@ -51,7 +51,7 @@ from coatcheck.model import (
 if TYPE_CHECKING:
     from coatcheck.http.handler import HttpHandler
 
-#: Further reading calls that one step may make.
+#: Further reading calls that one step may make, unless the handler says more.
 FOLLOWS = 50
 #: Redirects that one reading call may take.
 REDIRECTS = 5
@@ -212,13 +212,13 @@ class _Talk:
         return _expect(answer, expected, reader)
 
     def _follow(self, answer: Any) -> Generator[Call, Reply, Any]:
-        followed = 0
+        followed, limit = 0, self.handler.follow_limit
         while isinstance(answer, Follow):
             followed += 1
-            if followed > FOLLOWS:
+            if followed > limit:
                 raise HandlerError(
-                    f"{self.handler.key}: one step may follow at most {FOLLOWS} calls; keep a cursor in "
-                    "next_query_params and go on in the next query",
+                    f"{self.handler.key}: one step may follow at most {limit} calls; keep a cursor in "
+                    "next_query_params and go on in the next query, or raise follow_limit",
                     code="too_many_follows",
                 )
             # A missing page says nothing about the job.
