@@ -1,5 +1,6 @@
 """``coatcheck sandbox``: vendors on this machine, to develop against without an account."""
 
+import shlex
 import signal
 from collections.abc import Mapping
 from contextlib import suppress
@@ -54,5 +55,5 @@ def _show(environments: Mapping[str, Mapping[str, str]]) -> None:
     for name, variables in environments.items():
         click.echo(f"# {plain(name)}")
         for variable, value in variables.items():
-            click.echo(f"export {plain(variable)}={plain(value)}")
+            click.echo(f"export {plain(variable)}={shlex.quote(plain(value))}")
     click.echo("# serving; Ctrl-C ends it")
