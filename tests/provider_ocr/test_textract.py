@@ -304,7 +304,7 @@ def test_a_page_that_is_not_there_leaves_the_result_for_later(page: Reply, error
 def test_a_result_of_many_pages_is_read_in_one_query() -> None:
     """A long document of dense text comes in far more replies than a step may follow elsewhere."""
     pages = [
-        done({"BlockType": "LINE", "Id": f"l{number}", "Text": "x"}, NextToken="n") for number in range(3000)
+        done({"BlockType": "LINE", "Id": f"x{number}", "Text": "x"}, NextToken="n") for number in range(3000)
     ]
     result = queried(*pages, done(LINES[4]))
     assert isinstance(result.result, OcrResponse)
