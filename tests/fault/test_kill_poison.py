@@ -1,5 +1,6 @@
 """A task that kills every worker that touches it."""
 
+import signal
 import subprocess
 import sys
 import time
@@ -61,6 +62,7 @@ def test_a_task_that_kills_its_workers_is_quarantined_and_all_others_end(
         assert worker.poll() is None
     finally:
         worker.terminate()
-        assert worker.wait(PATIENCE) == 0
+        # The last one may not have come as far as to listen to signals: nothing was left to do for it.
+        assert worker.wait(PATIENCE) in (0, -signal.SIGTERM)
     assert deaths == QUARANTINE_CLAIMS
     assert manager.get(bad).status is status
