@@ -9,17 +9,19 @@ import pytest
 from tests.provider_ocr.contexts import query_context, submit_context
 
 from coatcheck import QueryParams, TaskStatus, codec
+from coatcheck.accounts import Accounts
 from coatcheck.errors import (
     HandlerError,
     JobNotFoundError,
     NotSentError,
     RejectedError,
     ThrottledError,
+    UnknownNameError,
     ValidationError,
     VendorError,
 )
-from coatcheck.http import Call, Follow, Reply, path
-from coatcheck.model import QueryContext, SubmitContext
+from coatcheck.http import Call, Follow, Part, Reply, path
+from coatcheck.model import Account, CancelResult, QueryContext, SubmitContext
 from coatcheck.testing.transport import ScriptedTransport, reply
 from coatcheck_ocr.handler import (
     FAILED,
@@ -29,14 +31,21 @@ from coatcheck_ocr.handler import (
     OcrJob,
     Trouble,
     error_of,
+    form_parts,
     form_text,
     id_of,
+    key_of,
     members,
+    members_if_any,
+    part_of,
+    percent,
     shortened,
+    suffixed_name,
+    whole_of,
     within,
 )
 from coatcheck_ocr.model import OcrRequest, OcrResource, OcrResponse
-from coatcheck_ocr.results import OcrOutput
+from coatcheck_ocr.results import OcrOutput, links
 
 REQUEST = OcrRequest(url="https://documents.example/a.pdf")
 PLACES = ("https://north.vendor.example", "https://south.vendor.example")
@@ -241,6 +250,43 @@ def test_a_throttle_keeps_its_delay() -> None:
     assert caught.value.delay == timedelta(seconds=3)
 
 
+@pytest.mark.parametrize(
+    ("word", "answer"),
+    [
+        ("gone", CancelResult.done()),
+        ("1", CancelResult.refused("the job has ended already")),
+        ("bad", CancelResult.refused("the job has ended already")),
+        ("new", CancelResult.accepted()),
+        ("a new word", CancelResult.accepted()),
+    ],
+)
+def test_a_cancel_is_read_from_the_status_that_it_leaves(word: str, answer: CancelResult) -> None:
+    """Only a job that says that it has stopped has stopped."""
+
+    class Stopping(Plain):
+        states: ClassVar[Mapping[str, TaskStatus]] = {**Plain.states, "gone": TaskStatus.CANCELED}
+
+    assert Stopping().read_stopped(word) == answer
+
+
+# Accounts that need not be whole.
+
+
+def test_a_server_without_a_key_is_one_without_an_account() -> None:
+    """Where an account is there, a missing key is a mistake and not a server that needs none."""
+    assert key_of(Accounts(environ={}).get("server")) is None
+    assert key_of(Accounts(environ={"COATCHECK_ACCOUNT_SERVER": "key-1"}).get("server")) == "key-1"
+    with pytest.raises(UnknownNameError):
+        key_of(Accounts({"server": {"secret": "env:NOT_SET"}}, environ={}).get("server"))
+
+
+def test_a_part_that_an_account_may_lack_is_none_where_it_is_missing_or_blank() -> None:
+    """A blank part is no credential."""
+    assert part_of(Accounts(environ={}).get("pair"), "second") is None
+    assert part_of(Account("pair", lambda _: ""), "second") is None
+    assert part_of(Account("pair", str.upper), "second") == "SECOND"
+
+
 # Requests and results.
 
 
@@ -255,6 +301,32 @@ def test_pages_are_refused_where_the_vendor_cannot_choose_any() -> None:
     """Reading the whole document instead would be paid for."""
     with pytest.raises(ValidationError, match="cannot choose pages"):
         Plain().validate(OcrRequest(url=REQUEST.url, pages="1"))
+
+
+def test_one_range_of_pages_is_read_and_several_are_refused() -> None:
+    """A vendor that reads one range must not leave out the others."""
+    handler = Plain()
+    for pages, found in ((None, None), ("3", (3, 3)), ("2-5", (2, 5))):
+        assert handler.page_range(OcrRequest(url=REQUEST.url, pages=pages)) == found
+    with pytest.raises(ValidationError, match='like "2-5"'):
+        handler.page_range(OcrRequest(url=REQUEST.url, pages="1,3"))
+
+
+@pytest.mark.parametrize(
+    ("url", "file_name", "name"),
+    [
+        ("https://d.example/a.pdf?x=.png", None, "a.pdf"),
+        ("https://d.example/a.pdf", "march", "march.pdf"),
+        ("https://d.example/a.pdf", "march.tiff", "march.tiff"),
+        ("https://d.example/get", None, "get"),
+        ("https://d.example/", None, "document"),
+    ],
+)
+def test_a_document_goes_out_with_a_suffix_where_there_is_one(
+    url: str, file_name: str | None, name: str
+) -> None:
+    """Servers tell the kind of a document by it."""
+    assert suffixed_name(OcrRequest(url=url, file_name=file_name)) == name
 
 
 def test_our_own_fields_win_over_extras() -> None:
@@ -328,3 +400,38 @@ def test_texts_for_forms_and_errors() -> None:
     assert len(shortened("x" * 5000)) == 1000
     with pytest.raises(VendorError, match="JSON object"):
         members(reply([1]))
+
+
+def test_multipart_values_repeat_lists_and_write_objects_as_json() -> None:
+    """What Python calls a value is nothing that a vendor reads."""
+    assert form_parts(7) == Part(content="7")
+    assert form_parts(("a", False)) == [Part(content="a"), Part(content="false")]
+    assert form_parts({"a": [1]}) == Part(content=codec.dumps({"a": [1]}))
+
+
+def test_a_refusal_without_an_object_is_an_empty_one() -> None:
+    """A proxy may have refused the call, in words of its own."""
+    assert members_if_any(reply({"code": 1}, 400)) == {"code": 1}
+    assert members_if_any(Reply(502, b"<html>")) == members_if_any(reply([1], 400)) == {}
+
+
+def test_progress_is_a_percentage_of_whole_numbers_or_none() -> None:
+    """A vendor that counts wrongly must not be shown beyond the end; one that counts nothing shows none."""
+    body = {"pages": {"done": 3, "all": 4, "bad": "4", "flag": True}}
+    assert percent(whole_of(body, "pages", "done"), whole_of(body, "pages", "all")) == 75
+    assert [whole_of(body, "pages", name) for name in ("bad", "flag", "none")] == [None, None, None]
+    assert (percent(9, 4), percent(-1, 4), percent(1, 0), percent(None, 4), percent(1, None)) == (
+        100,
+        0,
+        None,
+        None,
+        None,
+    )
+
+
+def test_only_addresses_of_the_web_are_links() -> None:
+    """A vendor may leave the place blank, or put something else there."""
+    found = links(
+        [("markdown", "https://f.example/a"), ("json", None), ("zip", ""), ("pdf", "ftp://f.example")]
+    )
+    assert found == (OcrResource(type="markdown", url="https://f.example/a"),)

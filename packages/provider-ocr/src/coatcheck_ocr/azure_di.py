@@ -48,6 +48,7 @@ from coatcheck_ocr.handler import (
     OcrJob,
     error_of,
     members,
+    part_of,
     text_of,
     within,
 )
@@ -111,11 +112,8 @@ class AzureHandler(OcrHandler):
         try:
             return call.with_headers(Ocp_Apim_Subscription_Key=account.secret())
         except UnknownNameError:
-            try:
-                token = account.secret("entra_token")
-            except UnknownNameError:
-                token = ""
-            if not token:
+            token = part_of(account, "entra_token")
+            if token is None:
                 raise
         return call.with_headers(Authorization=f"Bearer {token}")
 

@@ -61,8 +61,10 @@ from coatcheck_ocr.handler import (
     form_text,
     id_of,
     members,
+    part_of,
     shortened,
     text_of,
+    whole_of,
     within,
 )
 from coatcheck_ocr.model import OcrPage, OcrRequest, OcrResource
@@ -313,12 +315,7 @@ class BaiduHandler(OcrHandler):
 
 def _is_pair(account: Account) -> bool:
     """Whether the account's secret is an API key that has to be exchanged, together with its secret key."""
-    if account.secret().startswith(_BEARER):
-        return False
-    try:
-        return bool(account.secret("secret_key"))
-    except UnknownNameError:
-        return False
+    return not account.secret().startswith(_BEARER) and part_of(account, "secret_key") is not None
 
 
 def _trouble(body: dict[str, Any]) -> tuple[str | None, str]:
@@ -358,14 +355,9 @@ def _with_pages(output: OcrOutput, reply: Reply) -> OcrOutput:
             # Numbered by their order: what page_num counts from is not known.
             number=number,
             markdown=text_of(page, "text") or "",
-            width=_size(page, "page_width"),
-            height=_size(page, "page_height"),
+            width=whole_of(page, "meta", "page_width"),
+            height=whole_of(page, "meta", "page_height"),
         )
         for number, page in enumerate(found, start=1)
     )
     return attrs.evolve(output, pages=pages, usage={"page": len(pages)})
-
-
-def _size(page: object, name: str) -> int | None:
-    found = within(page, "meta", name)
-    return found if isinstance(found, int) and not isinstance(found, bool) else None

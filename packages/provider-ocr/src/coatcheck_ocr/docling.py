@@ -17,18 +17,14 @@ What is known comes from the source of docling-serve 1.38.2 (SDK) and from a ser
 - Busy: 503 with ``Retry-After`` (SDK). Errors ``{"detail": …}``. No cancel, no usage.
 """
 
-import re
 from collections.abc import Mapping
 from datetime import timedelta
-from pathlib import PurePosixPath
 from typing import Any, ClassVar
-from urllib.parse import urlsplit
 
 from attrs import frozen
 
-from coatcheck import codec
-from coatcheck.errors import JobNotFoundError, UnknownNameError, ValidationError, VendorError
-from coatcheck.http import Call, Follow, FromUrl, Part, Reply, path
+from coatcheck.errors import JobNotFoundError, VendorError
+from coatcheck.http import Call, Follow, Part, Reply, path
 from coatcheck.model import Account, QueryContext, QueryParams, QueryResult, SubmitContext, TaskStatus
 from coatcheck.policy import PollPolicy
 from coatcheck_ocr.handler import (
@@ -38,10 +34,13 @@ from coatcheck_ocr.handler import (
     SUCCEEDED,
     OcrHandler,
     OcrJob,
-    form_text,
+    document_part,
+    form_parts,
     id_of,
+    key_of,
     members,
     shortened,
+    suffixed_name,
     text_of,
     within,
 )
@@ -49,7 +48,6 @@ from coatcheck_ocr.model import OcrRequest, OcrResponse
 from coatcheck_ocr.options import OcrOptions, choice, number, switch, text, words
 from coatcheck_ocr.results import DOWNLOAD_CAP, OcrOutput, open_archive
 
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 _ZIP = b"PK"
 #: How many errors of a document are kept with its result.
 _ERRORS_KEPT = 20
@@ -112,27 +110,18 @@ class DoclingHandler(OcrHandler):
     def validate(self, params: OcrRequest) -> None:
         """Refuse what the server could not read; see ``OcrHandler.validate``."""
         super().validate(params)
-        if params.pages is not None and not _RANGE.fullmatch(params.pages):
-            raise ValidationError(
-                f'{self.key} reads one range: pages must be like "2-5", found {params.pages!r}', "pages"
-            )
+        self.page_range(params)
 
     def sign(self, call: Call, account: Account) -> Call:
         """Add the key, unless nothing at all is configured for the account: servers need none."""
-        try:
-            return call.with_headers(X_Api_Key=account.secret())
-        except UnknownNameError as error:
-            if error.name in error.known:
-                raise
-            return call
+        key = key_of(account)
+        return call if key is None else call.with_headers(X_Api_Key=key)
 
     def submit_call(self, params: OcrRequest, context: SubmitContext) -> Call:
         """Describe the submit."""
-        match = _RANGE.fullmatch(params.pages or "")
+        pages = self.page_range(params)
         said = self.fields(
-            params,
-            pipeline=self.model(params),
-            page_range=[int(match[1]), int(match[2] or match[1])] if match else None,
+            params, pipeline=self.model(params), page_range=None if pages is None else list(pages)
         )
         target = said.pop("target", "inbody")
         headers = _tenant(said.pop("tenant", None))
@@ -143,14 +132,9 @@ class DoclingHandler(OcrHandler):
                 "target": {"kind": target},
             }
             return Call("POST", "/v1/convert/source/async", headers=headers, json=body)
-        parts: dict[str, Any] = {name: _form_parts(value) for name, value in said.items()}
+        parts: dict[str, Any] = {name: form_parts(value) for name, value in said.items()}
         parts["target_type"] = Part(content=target)
-        parts["files"] = FromUrl(
-            params.url,
-            filename=_file_name(params),
-            content_type="application/octet-stream",
-            timeout=timedelta(seconds=240),
-        )
+        parts["files"] = document_part(params, suffixed_name(params))
         return Call(
             "POST",
             "/v1/convert/file/async",
@@ -274,19 +258,6 @@ def _failed(body: Mapping[str, Any], word: str | None) -> OcrJob:
 
 def _tenant(name: object) -> dict[str, str]:
     return {} if name is None else {"X-Tenant-Id": str(name)}
-
-
-def _form_parts(value: Any) -> Part | list[Part]:
-    if isinstance(value, list | tuple):
-        return [Part(content=form_text(one)) for one in value]
-    # (?) for objects, which only ``extra`` can hold.
-    return Part(content=codec.dumps(value) if isinstance(value, Mapping) else form_text(value))
-
-
-def _file_name(request: OcrRequest) -> str:
-    """Return a name with a suffix where there is one, by which the server tells the kind of the document."""
-    name = request.name
-    return name if PurePosixPath(name).suffix else name + PurePosixPath(urlsplit(request.url).path).suffix
 
 
 def _content(document: Mapping[str, Any], name: str) -> str | None:

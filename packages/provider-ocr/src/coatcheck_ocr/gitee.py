@@ -37,6 +37,7 @@ from coatcheck_ocr.handler import (
     OcrHandler,
     OcrJob,
     Trouble,
+    document_part,
     error_of,
     form_text,
     id_of,
@@ -45,9 +46,9 @@ from coatcheck_ocr.handler import (
     text_of,
     within,
 )
-from coatcheck_ocr.model import OcrPage, OcrRequest, OcrResource
+from coatcheck_ocr.model import OcrPage, OcrRequest
 from coatcheck_ocr.options import OcrOptions, choice, switch, text, whole
-from coatcheck_ocr.results import OcrOutput
+from coatcheck_ocr.results import OcrOutput, links
 
 #: Models of the asynchronous endpoint (AF); others may exist and are passed on.
 MODELS = (
@@ -137,12 +138,7 @@ class GiteeHandler(OcrHandler):
         parts: dict[str, Part | FromUrl] = {
             name: Part(content=form_text(value)) for name, value in said.items() if name != "file"
         }
-        parts["file"] = FromUrl(
-            params.url,
-            filename=_file_name(params),
-            content_type="application/octet-stream",
-            timeout=timedelta(seconds=240),
-        )
+        parts["file"] = document_part(params, _file_name(params))
         return Call(
             "POST", "/async/documents/parse", headers=headers, multipart=parts, timeout=timedelta(seconds=300)
         )
@@ -177,13 +173,7 @@ class GiteeHandler(OcrHandler):
 
     def read_cancel(self, reply: Reply, params: QueryParams, context: QueryContext) -> CancelResult:
         """Read the reply to the cancel."""
-        match self.status_of(members(reply).get("status")):
-            case TaskStatus.CANCELED:
-                return CancelResult.done()
-            case TaskStatus.SUCCEEDED | TaskStatus.FAILED:
-                return CancelResult.refused("the job has ended already")
-            case _:
-                return CancelResult.accepted()
+        return self.read_stopped(members(reply).get("status"))
 
     def _job(self, body: dict[str, Any], word: object) -> OcrJob:
         status = self.status_of(word)
@@ -234,7 +224,7 @@ def _output(body: dict[str, Any]) -> OcrOutput:
         markdown=markdown,
         text=plain,
         pages=pages,
-        resources=_resources(output),
+        resources=links(_offered(output)),
         metadata={name: value for name, value in facts.items() if isinstance(value, str | int | float)},
     )
 
@@ -249,7 +239,7 @@ def _pages(found: object) -> tuple[OcrPage, ...]:
     )
 
 
-def _resources(output: object) -> tuple[OcrResource, ...]:
+def _offered(output: object) -> list[tuple[str, object]]:
     found: list[tuple[str, object]] = [
         ("markdown", within(output, "markdown_url")),
         ("markdown", within(output, "md_url")),
@@ -263,8 +253,4 @@ def _resources(output: object) -> tuple[OcrResource, ...]:
         kind = (text_of(file, "type", "format") or "file").lower()
         found.append((_TYPES.get(kind, kind), text_of(file, "url", "file_url")))
     found.append(("file", within(output, "file_url")))
-    return tuple(
-        OcrResource(type=kind, url=url)
-        for kind, url in found
-        if isinstance(url, str) and url.startswith(("https://", "http://"))
-    )
+    return found

@@ -7,28 +7,33 @@ queries, and the way from a finished job to a response. No vendor is known here 
 import copy
 import logging
 import os
+import re
 import threading
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from enum import Enum
+from pathlib import PurePosixPath
 from typing import Any, ClassVar, Self
 from urllib.parse import urlsplit
 
 from attrs import field, frozen
 
+from coatcheck import codec
 from coatcheck.errors import (
     HandlerError,
     JobNotFoundError,
     NotSentError,
     RejectedError,
     ThrottledError,
+    UnknownNameError,
     ValidationError,
     VendorError,
 )
-from coatcheck.http import ACCOUNT_REFUSED, Call, Follow, HttpHandler, Reply
+from coatcheck.http import ACCOUNT_REFUSED, Call, Follow, FromUrl, HttpHandler, Part, Reply
 from coatcheck.model import (
     Account,
+    CancelResult,
     Failure,
     Phase,
     QueryContext,
@@ -51,6 +56,10 @@ SUCCEEDED = TaskStatus.SUCCEEDED
 FAILED = TaskStatus.FAILED
 CANCELED = TaskStatus.CANCELED
 
+#: How long a document may take from its URL to us, where it is sent on.
+FETCH_TIME = timedelta(seconds=240)
+
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 #: A vendor that makes up words is not allowed to fill the memory.
 _WARNED_CAP = 1000
 _warned: set[tuple[str, str]] = set()
@@ -249,11 +258,36 @@ class OcrHandler(HttpHandler[OcrRequest]):
         """Return the model to name: the request's, else the default."""
         return request.model or self.default_model
 
+    def page_range(self, request: OcrRequest) -> tuple[int, int] | None:
+        """Return the first and the last page, for vendors that read one range; ``None`` for all pages.
+
+        Raises:
+            ValidationError: the pages are more than one range.
+        """
+        if request.pages is None:
+            return None
+        match = _RANGE.fullmatch(request.pages)
+        if match is None:
+            raise ValidationError(
+                f'{self.key} reads one range: pages must be like "2-5", found {request.pages!r}', "pages"
+            )
+        return int(match[1]), int(match[2] or match[1])
+
     def sign(self, call: Call, account: Account) -> Call:
         """Add the account's secret as a bearer token."""
         return call.with_headers(Authorization=f"Bearer {account.secret()}")
 
     # Words and codes.
+
+    def read_stopped(self, word: object) -> CancelResult:
+        """Return what a cancel came to that was answered with the job's status."""
+        match self.status_of(word):
+            case TaskStatus.CANCELED:
+                return CancelResult.done()
+            case TaskStatus.SUCCEEDED | TaskStatus.FAILED:
+                return CancelResult.refused("the job has ended already")
+            case _:
+                return CancelResult.accepted()
 
     def status_of(self, word: object) -> TaskStatus:
         """Return what a vendor's status word means; an unknown one is "running", and is warned of once.
@@ -381,6 +415,60 @@ def _warn(handler_key: str, word: str) -> None:
     _log.warning("%s: unknown status %r of the vendor counts as running", handler_key, shortened(word, 100))
 
 
+# Accounts that need not be whole.
+
+
+def part_of(account: Account, part: str) -> str | None:
+    """Return a part that an account may lack; ``None`` where it does."""
+    try:
+        return account.secret(part) or None
+    except UnknownNameError:
+        return None
+
+
+def key_of(account: Account) -> str | None:
+    """Return the key for a server that may need none; ``None`` where nothing at all is configured.
+
+    Raises:
+        UnknownNameError: the account is there, and its key is missing or cannot be read.
+    """
+    try:
+        return account.secret()
+    except UnknownNameError as error:
+        if error.name in error.known:
+            raise
+        return None
+
+
+# Describing calls.
+
+
+def suffixed_name(request: OcrRequest) -> str:
+    """Return the document's name with a suffix, which tells servers its kind, where it or its URL has one."""
+    name = request.name
+    return name if PurePosixPath(name).suffix else name + PurePosixPath(urlsplit(request.url).path).suffix
+
+
+def document_part(request: OcrRequest, filename: str, **more: Any) -> FromUrl:
+    """Return the document as a part of a body, for vendors that look at its name and not at its type.
+
+    Args:
+        request: whose document.
+        filename: the name that the vendor sees.
+        more: as in ``FromUrl``.
+    """
+    return FromUrl(
+        request.url, filename=filename, content_type="application/octet-stream", timeout=FETCH_TIME, **more
+    )
+
+
+def form_parts(value: Any) -> Part | list[Part]:
+    """Return a value as multipart bodies carry it: a list as a repeated part, an object as JSON."""
+    if isinstance(value, list | tuple):
+        return [Part(content=form_text(one)) for one in value]
+    return Part(content=codec.dumps(value) if isinstance(value, Mapping) else form_text(value))
+
+
 # Reading replies, leniently.
 
 
@@ -398,6 +486,14 @@ def members(reply: Reply) -> dict[str, Any]:
             http_status=reply.status,
         )
     return body
+
+
+def members_if_any(reply: Reply) -> dict[str, Any]:
+    """Return a refusal's JSON object, or an empty one: what stands before a vendor may have answered."""
+    try:
+        return members(reply)
+    except VendorError:
+        return {}
 
 
 def within(value: Any, *path: str | int) -> Any:
@@ -428,6 +524,19 @@ def id_of(value: Any, *names: str) -> str | None:
         if isinstance(found, str) and found.strip():
             return found
     return None
+
+
+def whole_of(value: Any, *path: str | int) -> int | None:
+    """Return the whole number that stands at a path; ``None`` where there is none."""
+    found = within(value, *path)
+    return found if isinstance(found, int) and not isinstance(found, bool) else None
+
+
+def percent(done: int | None, total: int | None) -> float | None:
+    """Return how far a job is, from 0 to 100; ``None`` where the vendor does not say."""
+    if done is None or total is None or total <= 0:
+        return None
+    return min(100.0, max(0.0, 100.0 * done / total))
 
 
 def error_of(body: Any) -> tuple[str | None, str]:

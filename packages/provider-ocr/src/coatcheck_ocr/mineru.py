@@ -44,13 +44,15 @@ from coatcheck_ocr.handler import (
     Trouble,
     id_of,
     members,
+    percent,
     shortened,
     text_of,
+    whole_of,
     within,
 )
-from coatcheck_ocr.model import OcrRequest, OcrResource
+from coatcheck_ocr.model import OcrRequest
 from coatcheck_ocr.options import OcrOptions, switch, text, whole, words
-from coatcheck_ocr.results import OcrOutput
+from coatcheck_ocr.results import OcrOutput, links
 from coatcheck_ocr.upload import LocalFile, converse, put
 
 if TYPE_CHECKING:
@@ -173,13 +175,13 @@ class _Cloud(OcrHandler):
         """Return what the vendor says about one document."""
         word = task.get("state")
         status = self.status_of(word)
-        done = _count(task, "extracted_pages")
-        total = _count(task, "total_pages")
+        done = whole_of(task, "extract_progress", "extracted_pages")
+        total = whole_of(task, "extract_progress", "total_pages")
         code = id_of(task, "err_code") or "failed"
         return OcrJob(
             status=status,
             word=str(word),
-            progress=min(100, 100 * done / total) if done is not None and total else None,
+            progress=percent(done, total),
             code=code if code != "0" else "failed",
             message=shortened(task.get("err_msg")),
             retryable=self.troubles.get(code) in _RETRYABLE,
@@ -501,23 +503,11 @@ def _mine(found: object, params: QueryParams) -> Mapping[str, Any] | None:
     return named[0] if len(named) == 1 else None
 
 
-def _count(task: Mapping[str, Any], name: str) -> int | None:
-    value = within(task, "extract_progress", name)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
 def _output(task: Mapping[str, Any], total: int | None) -> OcrOutput:
-    found = (
-        ("markdown", task.get("markdown_url")),
-        ("archive", task.get("full_zip_url")),
-    )
+    found = (("markdown", task.get("markdown_url")), ("archive", task.get("full_zip_url")))
     return OcrOutput(
         markdown=text_of(task, "markdown"),
-        resources=tuple(
-            OcrResource(type=kind, url=url)
-            for kind, url in found
-            if isinstance(url, str) and url.startswith(("https://", "http://"))
-        ),
+        resources=links(found),
         usage={"page": total} if total else {},
         metadata={"data_id": task.get("data_id") or None},
     )

@@ -16,13 +16,10 @@ source of 3.1.0 (SDK). ``(?)`` marks what is not sure:
     counted from 0. 404 ``{"detail": "Task not found"}``.
 """
 
-import re
 from abc import abstractmethod
 from collections.abc import Mapping
 from datetime import timedelta
-from pathlib import PurePosixPath
 from typing import Any, ClassVar
-from urllib.parse import urlsplit
 
 import attrs
 from attrs import frozen
@@ -31,11 +28,9 @@ from coatcheck.errors import (
     NotReadyError,
     RejectedError,
     ThrottledError,
-    UnknownNameError,
-    ValidationError,
     VendorError,
 )
-from coatcheck.http import Call, Follow, FromUrl, Part, Reply, path
+from coatcheck.http import Call, Follow, FromUrl, Reply, path
 from coatcheck.model import (
     Account,
     CancelResult,
@@ -55,10 +50,15 @@ from coatcheck_ocr.handler import (
     SUCCEEDED,
     OcrHandler,
     OcrJob,
+    document_part,
     error_of,
+    form_parts,
     form_text,
     id_of,
+    key_of,
     members,
+    members_if_any,
+    suffixed_name,
     text_of,
     within,
 )
@@ -66,7 +66,6 @@ from coatcheck_ocr.model import OcrRequest, OcrResource
 from coatcheck_ocr.options import OcrOptions, choice, switch, text, words
 from coatcheck_ocr.results import DOWNLOAD_CAP, OcrOutput, open_archive
 
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 #: The largest file that a server takes, in bytes.
 _FILE_CAP = 200 * 1024 * 1024
 
@@ -116,13 +115,7 @@ class _Server(OcrHandler):
 
     def document(self, request: OcrRequest) -> FromUrl:
         """Return the document as a part of a body."""
-        return FromUrl(
-            request.url,
-            filename=_file_name(request),
-            content_type="application/octet-stream",
-            cap=_FILE_CAP,
-            timeout=timedelta(seconds=240),
-        )
+        return document_part(request, suffixed_name(request), cap=_FILE_CAP)
 
     def query_call(self, params: QueryParams, context: QueryContext) -> Call:
         """Describe the query."""
@@ -191,12 +184,7 @@ class MinerULocalHandler(_Server):
 
     def sign(self, call: Call, account: Account) -> Call:
         """Add the key, unless nothing at all is configured for the account: servers need none."""
-        try:
-            return super().sign(call, account)
-        except UnknownNameError as error:
-            if error.name in error.known:
-                raise
-            return call
+        return call if key_of(account) is None else super().sign(call, account)
 
     def submit_call(self, params: OcrRequest, context: SubmitContext) -> Call:
         """Describe the submit."""
@@ -223,7 +211,7 @@ class MinerULocalHandler(_Server):
     def read_submit(self, reply: Reply, params: OcrRequest, context: SubmitContext) -> SubmitResult:
         """Read the reply to the submit; a tier that the server has not is refused for good."""
         if reply.status == 503:
-            code, message = error_of(_lenient(reply))
+            code, message = error_of(members_if_any(reply))
             text = f"{self.key}: the server answered 503 {code or ''}: {message}"
             if code == "quality_tier_unavailable":
                 raise RejectedError(f"{text} Name a tier that it has as model.", code=code)
@@ -240,14 +228,8 @@ class MinerULocalHandler(_Server):
     def read_cancel(self, reply: Reply, params: QueryParams, context: QueryContext) -> CancelResult:
         """Read the reply to the cancel."""
         if reply.status == 409:
-            return CancelResult.refused(error_of(_lenient(reply))[1] or "the job has ended already")
-        match self.status_of(members(reply).get("status")):
-            case TaskStatus.CANCELED:
-                return CancelResult.done()
-            case TaskStatus.SUCCEEDED | TaskStatus.FAILED:
-                return CancelResult.refused("the job has ended already")
-            case _:
-                return CancelResult.accepted()
+            return CancelResult.refused(error_of(members_if_any(reply))[1] or "the job has ended already")
+        return self.read_stopped(members(reply).get("status"))
 
     def job(self, body: Mapping[str, Any]) -> OcrJob:
         """Return what the server says about a job; with one document, that one's status counts."""
@@ -302,10 +284,7 @@ class MinerUV3Handler(_Server):
     def validate(self, params: OcrRequest) -> None:
         """Refuse what the server could not read; see ``OcrHandler.validate``."""
         super().validate(params)
-        if params.pages is not None and not _RANGE.fullmatch(params.pages):
-            raise ValidationError(
-                f'{self.key} reads one range: pages must be like "2-5", found {params.pages!r}', "pages"
-            )
+        self.page_range(params)
 
     def sign(self, call: Call, account: Account) -> Call:
         """Add nothing: these servers know no keys."""
@@ -313,22 +292,17 @@ class MinerUV3Handler(_Server):
 
     def submit_call(self, params: OcrRequest, context: SubmitContext) -> Call:
         """Describe the submit."""
-        match = _RANGE.fullmatch(params.pages or "")
+        pages = self.page_range(params)
         said = self.fields(
             params,
             backend=self.model(params),
-            start_page_id=int(match[1]) - 1 if match else None,
-            end_page_id=int(match[2] or match[1]) - 1 if match else None,
+            start_page_id=None if pages is None else pages[0] - 1,
+            end_page_id=None if pages is None else pages[1] - 1,
             return_md=True,
             return_images=True,
             response_format_zip=True,
         )
-        parts: dict[str, Any] = {
-            name: [Part(content=form_text(one)) for one in value]
-            if isinstance(value, list | tuple)
-            else Part(content=form_text(value))
-            for name, value in said.items()
-        }
+        parts: dict[str, Any] = {name: form_parts(value) for name, value in said.items()}
         parts["files"] = self.document(params)
         return Call("POST", path(*self.tasks), multipart=parts, timeout=timedelta(seconds=300))
 
@@ -337,17 +311,3 @@ class MinerUV3Handler(_Server):
         word = body.get("status")
         code, message = error_of(body)
         return OcrJob(status=self.status_of(word), word=str(word), code=code or "failed", message=message)
-
-
-def _lenient(reply: Reply) -> Any:
-    """Return a refusal's body, or nothing where it cannot be read."""
-    try:
-        return reply.json()
-    except VendorError:
-        return None
-
-
-def _file_name(request: OcrRequest) -> str:
-    """Return a name with a suffix where there is one, by which the server tells the kind of the document."""
-    suffix = PurePosixPath(urlsplit(request.url).path).suffix
-    return request.name if PurePosixPath(request.name).suffix else request.name + suffix

@@ -30,6 +30,7 @@ from coatcheck.model import QueryContext, QueryParams, SubmitContext, TaskStatus
 from coatcheck.policy import PollPolicy
 from coatcheck_ocr.handler import (
     FAILED,
+    FETCH_TIME,
     RUNNING,
     SUBMITTED,
     SUCCEEDED,
@@ -38,8 +39,11 @@ from coatcheck_ocr.handler import (
     Trouble,
     id_of,
     members,
+    members_if_any,
+    percent,
     shortened,
     text_of,
+    whole_of,
     within,
 )
 from coatcheck_ocr.model import OcrPage, OcrRequest, OcrResource, page_numbers
@@ -248,9 +252,7 @@ class PaddleHandler(OcrHandler):
             name: Part(content=value if isinstance(value, str) else codec.dumps(value))
             for name, value in said.items()
         }
-        parts["file"] = FromUrl(
-            params.url, filename=params.name, cap=50_000_000, timeout=timedelta(seconds=240)
-        )
+        parts["file"] = FromUrl(params.url, filename=params.name, cap=50_000_000, timeout=FETCH_TIME)
         return Call(
             "POST", _JOBS, headers=headers, multipart=parts, accept=_CODED, timeout=timedelta(seconds=300)
         )
@@ -285,7 +287,10 @@ class PaddleHandler(OcrHandler):
             return OcrJob(
                 status=status,
                 word=word,
-                progress=_progress(within(data, "extractProgress")),
+                progress=percent(
+                    whole_of(data, "extractProgress", "extractedPages"),
+                    whole_of(data, "extractProgress", "totalPages"),
+                ),
                 message=shortened(text_of(data, "errorMsg")),
             )
         links = within(data, "resultUrl")
@@ -312,12 +317,7 @@ class PaddleHandler(OcrHandler):
         Raises:
             HandlerError: the code, or a status without one, says so.
         """
-        try:
-            body = members(reply)
-        except VendorError:
-            if reply.is_success:
-                raise
-            body = {}
+        body = members(reply) if reply.is_success else members_if_any(reply)
         code = id_of(body, "code")
         if code not in (None, "0"):
             message = text_of(body, "msg", "errorMsg", "message") or text_of(body.get("data"), "errorMsg")
@@ -332,13 +332,6 @@ class PaddleHandler(OcrHandler):
 
 def _platform(name: str | None) -> dict[str, str]:
     return {} if name is None else {"Client-Platform": name}
-
-
-def _progress(found: Any) -> float | None:
-    total, done = within(found, "totalPages"), within(found, "extractedPages")
-    if not isinstance(total, int) or not isinstance(done, int) or total <= 0:
-        return None
-    return min(100.0, max(0.0, 100.0 * done / total))
 
 
 def _read(file: IO[bytes], pages: str | None, resources: tuple[OcrResource, ...]) -> OcrOutput:

@@ -261,6 +261,15 @@ def open_archive(
         ) from error
 
 
+def links(found: Iterable[tuple[str, object]]) -> tuple[OcrResource, ...]:
+    """Return what can be downloaded out of pairs of a kind and what the vendor has in the URL's place."""
+    return tuple(
+        OcrResource(type=kind, url=url)
+        for kind, url in found
+        if isinstance(url, str) and url.startswith(("https://", "http://"))
+    )
+
+
 def download(url: str, cap: int = DOWNLOAD_CAP, *, spool: bool = False) -> Call:
     """Return the call that fetches a file from wherever the vendor put it, without credentials.
 
