@@ -30,7 +30,6 @@ from coatcheck.errors import (
     ConfigError,
     NotReadyError,
     RejectedError,
-    UnknownNameError,
     ValidationError,
     VendorError,
 )
@@ -46,7 +45,10 @@ from coatcheck_ocr.handler import (
     Trouble,
     id_of,
     members,
+    members_if_any,
+    part_of,
     text_of,
+    whole_of,
     within,
 )
 from coatcheck_ocr.model import OcrPage, OcrRequest
@@ -241,7 +243,7 @@ class TextractHandler(OcrHandler):
         # Names and values that are signed go out as they are here.
         request = AWSRequest(call.method, call.url, headers=dict(call.headers), data=call.body)
         credentials = Credentials(
-            account.secret("access_key"), account.secret("secret_key"), _session_token(account)
+            account.secret("access_key"), account.secret("secret_key"), part_of(account, "session_token")
         )
         SigV4Auth(credentials, "textract", self.region).add_auth(request)
         return call.evolve(headers=dict(request.headers.items()))
@@ -321,10 +323,7 @@ class TextractHandler(OcrHandler):
         """
         if reply.is_success:
             return None
-        try:
-            body = members(reply)
-        except VendorError:
-            body = {}
+        body = members_if_any(reply)
         code = (text_of(body, "__type") or "").rpartition("#")[2]
         if code:
             return self.judge(code, text_of(body, "message", "Message"), creating=creating)
@@ -387,13 +386,6 @@ def _token(key: str) -> str:
     return key if _TOKEN.fullmatch(key) else hashlib.sha256(key.encode()).hexdigest()
 
 
-def _session_token(account: Account) -> str | None:
-    try:
-        return account.secret("session_token")
-    except UnknownNameError:
-        return None
-
-
 @define
 class _Blocks:
     """The blocks of a result, as far as text is made of them."""
@@ -414,9 +406,8 @@ class _Blocks:
 
     def add(self, body: Mapping[str, Any]) -> None:
         """Take the blocks of one page of the result."""
-        pages = within(body, "DocumentMetadata", "Pages")
-        if isinstance(pages, int) and not isinstance(pages, bool):
-            self.count = pages
+        pages = whole_of(body, "DocumentMetadata", "Pages")
+        self.count = self.count if pages is None else pages
         for name, found in (
             ("warnings", body.get("Warnings")),
             ("status_message", text_of(body, "StatusMessage")),
