@@ -52,12 +52,10 @@ class BaiduSandbox(VendorSandbox):
                 return self._submit(request, family)
             case ("POST", "rest", "2.0", "brain", "online", "v2", family, "task", "query"):
                 return self._query(request, family)
-            case ("GET", "files", job_id, "result.md"):
-                return self.file(request, job_id, lambda job: Answer(200, documents.markdown(job).encode()))
             case ("GET", "files", job_id, "result.json"):
                 return self.file(request, job_id, lambda job: Answer.json(_parsed(job)))
-            case ("GET", "files", job_id, *_):
-                return self.file(request, job_id, lambda _: Answer(200, documents.PNG))
+            case ("GET", "files", job_id, *_, name):
+                return self.file(request, job_id, lambda job: documents.file(job, name))
         return self.refuse(404)
 
     def refuse(self, status: int, headers: Mapping[str, str] = EMPTY) -> Answer:

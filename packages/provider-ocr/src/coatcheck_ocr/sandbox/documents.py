@@ -4,7 +4,7 @@ import io
 import zipfile
 from collections.abc import Mapping
 
-from coatcheck.sandbox import Job
+from coatcheck.sandbox import Answer, Job
 
 #: A picture of one transparent point.
 PNG = bytes.fromhex(
@@ -17,6 +17,16 @@ IMAGE = "images/figure.png"
 def markdown(job: Job) -> str:
     """Return the text that is found in the document of a job."""
     return f"# {job.name}\n\nA sandbox read this.\n\n![figure]({IMAGE})\n"
+
+
+def file(job: Job, name: str) -> Answer:
+    """Answer with one of a job's files: its text, the archive, or by any other name the picture."""
+    match name:
+        case "result.md":
+            return Answer(200, markdown(job).encode())
+        case "result.zip":
+            return Answer(200, archive(job))
+    return Answer(200, PNG)
 
 
 def archive(job: Job, extra: Mapping[str, bytes] | None = None) -> bytes:

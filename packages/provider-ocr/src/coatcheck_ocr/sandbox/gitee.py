@@ -36,12 +36,8 @@ class GiteeSandbox(VendorSandbox):
                 return self.query(request, job_id, lambda job: self._show(request, job))
             case ("POST", "v1", "task", job_id, "cancel"):
                 return self.cancel(request, job_id, lambda job: self._show(request, job))
-            case ("GET", "files", job_id, "result.md"):
-                return self.file(request, job_id, lambda job: Answer(200, documents.markdown(job).encode()))
-            case ("GET", "files", job_id, "result.zip"):
-                return self.file(request, job_id, lambda job: Answer(200, documents.archive(job)))
-            case ("GET", "files", job_id, *_):
-                return self.file(request, job_id, lambda _: Answer(200, documents.PNG))
+            case ("GET", "files", job_id, *_, name):
+                return self.file(request, job_id, lambda job: documents.file(job, name))
         return self.refuse(404)
 
     def refuse(self, status: int, headers: Mapping[str, str] = EMPTY) -> Answer:

@@ -36,13 +36,9 @@ class _CloudSandbox(VendorSandbox):
         match (request.method, *rest):
             case ("PUT", number):
                 return self.file(request, job_id, lambda job: self._put(request, job, number))
-            case ("GET", "result.md"):
-                return self.file(request, job_id, lambda job: Answer(200, documents.markdown(job).encode()))
-            case ("GET", number, "result.zip"):
-                return self.file(
-                    request, job_id, lambda job: Answer(200, documents.archive(_named(job, int(number))))
-                )
-        return self.file(request, job_id, lambda _: Answer(200, documents.PNG))
+            case ("GET", number, "result.zip" as name):
+                return self.file(request, job_id, lambda job: documents.file(_named(job, int(number)), name))
+        return self.file(request, job_id, lambda job: documents.file(job, rest[-1] if rest else ""))
 
     def _put(self, request: Request, job: Job, number: str) -> Answer:
         if (request.header("content-type") is not None) != self.wants_type or not request.body:

@@ -40,8 +40,8 @@ class PaddleSandbox(VendorSandbox):
                 return self.query(request, job_id, lambda job: self._show(request, job))
             case ("GET", "files", job_id, "result.jsonl"):
                 return self.file(request, job_id, lambda job: Answer(200, _lines(request, job)))
-            case ("GET", "files", job_id, *_):
-                return self.file(request, job_id, lambda _: Answer(200, documents.PNG))
+            case ("GET", "files", job_id, *_, name):
+                return self.file(request, job_id, lambda job: documents.file(job, name))
         return self.refuse(404)
 
     def refuse(self, status: int, headers: Mapping[str, str] = EMPTY) -> Answer:
