@@ -12,7 +12,8 @@ from coatcheck_ocr import OcrRequest
 from coatcheck_ocr.handler import OcrHandler
 from coatcheck_ocr.plugin import VENDORS
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 
 
 @pytest.fixture
@@ -40,6 +41,18 @@ def test_every_vendor_has_a_handler_a_sandbox_and_a_page(
     variables = sandbox.environment("http://127.0.0.1:9/here")
     assert any(value.startswith("http://127.0.0.1:9/here") for value in variables.values())
     assert (DOCS / "vendors" / f"{vendor.key.removeprefix('ocr:')}.md").exists()
+
+
+@pytest.mark.parametrize("vendor", [vendor for vendor, _ in VENDORS], ids=lambda vendor: str(vendor.key))
+def test_every_vendor_is_listed_with_its_variables(vendor: type[OcrHandler]) -> None:
+    """The package's own page names all that has to be set, and the first page leads to the vendor's."""
+    readme = (ROOT / "packages" / "provider-ocr" / "README.md").read_text("utf-8")
+    (row,) = [line for line in readme.splitlines() if line.startswith(f"| `{vendor.key}` |")]
+    customary = [name for names in vendor.account_env.values() for name in names]
+    own = f"COATCHECK_{vendor.key.upper().replace(':', '_').replace('-', '_')}_URL"
+    for variable in (*customary, *vendor.base_url_env, own):
+        assert f"`{variable}`" in row
+    assert f"](vendors/{vendor.key.removeprefix('ocr:')}.md)" in (DOCS / "index.md").read_text("utf-8")
 
 
 def test_loading_the_plugin_imports_neither_engine_nor_server() -> None:
