@@ -1,6 +1,7 @@
 """``coatcheck worker``: run tasks until a signal comes."""
 
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -42,6 +43,9 @@ def worker(*, once: bool, quiet: bool, **settings: timedelta | int | None) -> No
         settings=WorkerSettings.of(app.config.worker),
         limits=app.config.limits,
     )
+    # Under load the main loop takes turns with the threads that call. With Python's 5 ms each of the many
+    # short waits in the store would cost it a turn of that length, and the next polls would come late.
+    sys.setswitchinterval(0.001)
     with _log_on_stderr(logging.WARNING if quiet else logging.INFO):
         if not once:
             made.run()
