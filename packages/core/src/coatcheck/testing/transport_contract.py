@@ -348,11 +348,12 @@ class TransportContract(Contract):
         monkeypatch.setenv("HTTPS_PROXY", server.url.replace("http://", "http://me:pw@"))
         app.answer = lambda _: Answer(403)
         call = Call("POST", "https://vendor.test/jobs", headers={"Authorization": TOKEN})
-        with closing(new_transport()) as transport, pytest.raises(NotSentError, match="403"):
+        with closing(new_transport()) as transport, pytest.raises(NotSentError, match="403") as caught:
             transport.perform(call, ACCOUNT)
         (seen,) = app.seen
         assert (seen.method, seen.header("authorization")) == ("CONNECT", None)
         assert seen.header("proxy-authorization") == "Basic bWU6cHc="
+        assert "pw@" not in str(caught.value)
 
     def test_certificates_are_checked_against_the_bundle_of_the_environment(
         self, new_transport: Callable[[], Transport], monkeypatch: pytest.MonkeyPatch
@@ -691,6 +692,12 @@ class TransportContract(Contract):
             errors.append(caught.value)
         with pytest.raises(NotSentError) as unsent:
             transport.perform(Call("GET", "http://127.0.0.1:1/jobs", sign=sign), ACCOUNT)
+        odd = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nno header at all\r\nX: 1\r\n\r\nhi"
+        with RawServer(odd) as raw:
+            try:
+                transport.perform(Call("GET", raw.url, sign=sign), ACCOUNT)
+            except MaybeSentError as lost:
+                errors.append(lost)
         assert len(app.seen) == 3
         assert TOKEN not in caplog.text
         for error in [*errors, unsent.value]:

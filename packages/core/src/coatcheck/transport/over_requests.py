@@ -1,8 +1,6 @@
 """The default transport, over ``requests``."""
 
-import logging
 import ssl
-import threading
 import time
 from typing import Any
 
@@ -17,6 +15,7 @@ from coatcheck.transport import protocol
 from coatcheck.transport.connections import GUARDED_POOLS
 from coatcheck.transport.outgoing import Origin, Outgoing, Stream
 from coatcheck.transport.pool import Line, PooledTransport
+from coatcheck.transport.quiet import quiet
 from coatcheck.transport.reading import is_inside, maybe_sent, not_sent, read_all
 
 
@@ -68,7 +67,7 @@ class RequestsLine(Line):
         request.headers = CaseInsensitiveDict(outgoing.headers)
         request.body = body.chunks() if isinstance(body, Stream) else body  # type: ignore[assignment]  # the stubs know no generator
         raw: Any = None
-        _quiet.on = True
+        quiet.on = True
         try:
             # The adapter without a Session: that would add cookies, hooks and the environment to each call.
             response = self._adapter.send(
@@ -89,7 +88,7 @@ class RequestsLine(Line):
             is_unsent = is_inside(error, "connect", HTTPConnection)
             raise (not_sent if is_unsent else maybe_sent)(error, call) from None
         finally:
-            _quiet.on = False
+            quiet.on = False
         return Reply(response.status_code, content, response.headers, file=file)
 
     def close(self) -> None:
@@ -101,18 +100,3 @@ def _break_off(raw: Any) -> None:
     """Close the connection of a reply that was not read to its end: no pool has it."""
     if raw is not None:
         raw.close()
-
-
-class _Quiet(threading.local):
-    on = False
-
-
-_quiet = _Quiet()
-
-
-def _is_not_ours(record: logging.LogRecord) -> bool:
-    """Keep out what urllib3 logs of our calls at DEBUG: whole URLs, which may hold a token (G8)."""
-    return not (_quiet.on and record.levelno <= logging.DEBUG)
-
-
-logging.getLogger("urllib3.connectionpool").addFilter(_is_not_ours)

@@ -12,6 +12,7 @@ from coatcheck.transport.connections import GuardedConnection, GuardedTlsConnect
 from coatcheck.transport.outgoing import Origin, Outgoing, Stream
 from coatcheck.transport.over_requests import RequestsLine
 from coatcheck.transport.pool import Line, PooledTransport
+from coatcheck.transport.quiet import quiet
 from coatcheck.transport.reading import maybe_sent, not_sent, read_all
 
 
@@ -55,6 +56,7 @@ class _DirectLine(Line):
         body = outgoing.body
         link.timeout = seconds
         link.sock.settimeout(seconds)
+        quiet.on = True
         try:
             link.request(
                 outgoing.method,
@@ -71,6 +73,8 @@ class _DirectLine(Line):
             raise
         except Exception as error:  # noqa: BLE001  # the one question is whether the call was sent
             raise maybe_sent(error, call) from None
+        finally:
+            quiet.on = False
         return Reply(response.status, content, response.headers, file=file)
 
     def close(self) -> None:

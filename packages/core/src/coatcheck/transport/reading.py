@@ -1,5 +1,6 @@
 """What came back: bodies up to their cap, and errors that say whether the vendor can have seen the call."""
 
+import re
 import tempfile
 import time
 from asyncio import CancelledError
@@ -13,6 +14,9 @@ from coatcheck.http import Call
 from coatcheck.http.call import IN_MEMORY
 
 _CHUNK = 256 * 1024
+_ADDRESS = re.compile(r"(\w+://)(?:[^/\s@]*@)?([^\s?'\"]*)(?:\?[^\s'\"]*)?")
+#: How much of a client's own words is told, in characters.
+_REASON = 200
 
 
 class Body:
@@ -130,4 +134,6 @@ def _reason(error: BaseException) -> str:
     found = chain(error)
     # That something was cancelled inside a client is how it does its timeouts, not why.
     root = next((one for one in reversed(found) if not isinstance(one, CancelledError)), error)
-    return f"{type(root).__name__}: {str(root)[:200]}"
+    # Clients quote whole addresses: those of proxies with their passwords, those of vendors with tokens.
+    text = _ADDRESS.sub(r"\1\2", str(root))
+    return f"{type(root).__name__}: {text if len(text) <= _REASON else text[:_REASON] + '…'}"
