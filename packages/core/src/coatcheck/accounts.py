@@ -2,22 +2,27 @@
 
 An account is a name with one or more parts (``secret``, ``access_key``, …). Only the name is ever stored;
 nothing here keeps, prints or logs a value, so a rotated secret reaches running tasks at their next call and
-another account's secret is never tried instead.
+another account's secret is never tried instead. What takes secrets out of texts is here too (G8).
 """
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from urllib.parse import quote
 
+from coatcheck import codec
 from coatcheck.config import config_errors
-from coatcheck.errors import ConfigError, UnknownNameError
+from coatcheck.errors import CoatcheckError, ConfigError, UnknownNameError
 from coatcheck.model import EMPTY, Account, check_name
 
 #: What the environment variable of an account begins with.
 PREFIX = "COATCHECK_ACCOUNT_"
 #: Where one part comes from: ``"env:VARIABLE"``, ``"file:/absolute/path"``, or a function that returns it.
 Source = str | Callable[[], str]
+#: Shorter texts are no secrets worth hiding, and masking them would make messages unreadable.
+_SHORTEST_SECRET = 4
+_MASK = "***"
 
 _ENVIRONMENT_NAME = re.compile(r"[a-z0-9]+(_[a-z0-9]+)*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -183,3 +188,56 @@ def _checked(name: str, part: str, source: object) -> Source:
         f"{where} must say where the value is, as env:VARIABLE, file:/absolute/path or file:~/path; found a "
         f"{type(source).__name__} that says nothing of the kind (secrets do not belong in configuration)"
     )
+
+
+def masked(text: str, secrets: Iterable[str]) -> str:
+    """Return a text without secrets: plain, quoted for a URL, escaped, or cut off before an ellipsis."""
+    for secret in secrets:
+        if len(text) < len(secret) and "…" not in text:
+            continue
+        for form in _forms(secret):
+            text = text.replace(form, _MASK)
+            if "…" in text:
+                # Excerpts are cut before anybody knows what they hold.
+                for length in range(len(form) - 1, _SHORTEST_SECRET - 1, -1):
+                    text = text.replace(f"{form[:length]}…", f"{_MASK}…")
+    return text
+
+
+def masked_json(data: bytes, secrets: Iterable[str]) -> bytes:
+    """Return JSON bytes without secrets, plain or quoted for a URL."""
+    for secret in secrets:
+        for form in _forms(secret):
+            data = data.replace(_inside_json(form), _MASK.encode())
+    return data
+
+
+def mask_error(error: BaseException, secrets: Iterable[str]) -> None:
+    """Take secrets out of an exception and of those behind it, in place: tracebacks print them all."""
+    secrets = tuple(secrets)
+    seen: list[BaseException] = []
+    behind: list[BaseException | None] = [error]
+    while behind:
+        found = behind.pop()
+        if found is None or any(found is other for other in seen):
+            continue
+        seen.append(found)
+        behind += [found.__cause__, found.__context__]
+        found.args = tuple(masked(arg, secrets) if isinstance(arg, str) else arg for arg in found.args)
+        if isinstance(found, CoatcheckError):
+            for name, value in vars(found).items():
+                if isinstance(value, str):
+                    setattr(found, name, masked(value, secrets))
+
+
+def _forms(secret: str) -> Iterable[str]:
+    """Return how a secret may stand in a text: as it is, in a URL, in a ``repr``, in JSON."""
+    if len(secret) < _SHORTEST_SECRET:
+        return ()
+    quoted = (quote(secret, safe="", errors="replace"), quote(secret, errors="replace"))
+    return dict.fromkeys((secret, *quoted, repr(secret)[1:-1], _inside_json(secret).decode()))
+
+
+def _inside_json(text: str) -> bytes:
+    """Return ``text`` as it stands between the quotes of a JSON text."""
+    return codec.dumps(text.encode(errors="replace").decode())[1:-1]

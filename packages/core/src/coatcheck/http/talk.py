@@ -5,15 +5,15 @@ Nothing in here does I/O, sleeps or retries.
 """
 
 import re
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeVar
 from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit
 
 import attrs
 
+from coatcheck.accounts import mask_error, masked
 from coatcheck.errors import (
-    CoatcheckError,
     ConfigError,
     HandlerError,
     NotSentError,
@@ -67,8 +67,6 @@ _HARMLESS = frozenset({"accept", "accept-language", "if-modified-since", "if-non
 #: What ``quote`` leaves alone in a whole URL.
 _IN_URL = "%/:=&?~#+!$,;'@()*[]"
 _NOT_IN_A_NAME = re.compile(r'[\x00-\x1f\x7f"\\/]+')
-#: Shorter texts are no secrets worth hiding, and masking them would make messages unreadable.
-_SHORTEST_SECRET = 4
 
 R = TypeVar("R")
 
@@ -103,7 +101,7 @@ def steps(handler: "HttpHandler[Any]", kind: Step, params: Any, context: Any) ->
         if isinstance(error, HandlerError) and error.code == TOKEN_REFUSED:
             talk.drop_token()
         if talk.secrets:
-            _mask_error(error, talk.secrets)
+            mask_error(error, talk.secrets)
         raise
     finally:
         for file in talk.files:
@@ -444,7 +442,7 @@ class _Talk:
         if found in (Trust.PUBLIC, Trust.UNKNOWN):
             check_host(host_of(target))
         sent = str((call.url, dict(call.headers), dict(call.query), call.json, call.form))
-        if any(secret in sent for secret in self.secrets if len(secret) >= _SHORTEST_SECRET):
+        if masked(sent, self.secrets) != sent:
             raise UnsafeUrlError(
                 f"{self.handler.key}: credentials go to {own} only, found them in a call to {target}; "
                 "leave them to sign()"
@@ -530,25 +528,3 @@ def _base(handler: "HttpHandler[Any]", other: str | None) -> tuple[str, str]:
 def _name_in(url: str) -> str:
     """Return the last part of a URL's path as a file name."""
     return _NOT_IN_A_NAME.sub("_", unquote(urlsplit(url).path.rpartition("/")[2])).strip() or "file"
-
-
-def _masked(text: str, secrets: Iterable[str]) -> str:
-    for secret in secrets:
-        if len(secret) >= _SHORTEST_SECRET:
-            text = text.replace(secret, "***").replace(quote(secret, safe=""), "***")
-    return text
-
-
-def _mask_error(error: BaseException, secrets: list[str]) -> None:
-    """Take secrets out of an exception and of those behind it, in place: tracebacks print them all."""
-    seen: list[BaseException] = []
-    behind: list[BaseException | None] = [error]
-    while behind:
-        found = behind.pop()
-        if found is None or any(found is other for other in seen):
-            continue
-        seen.append(found)
-        behind += [found.__cause__, found.__context__]
-        found.args = tuple(_masked(arg, secrets) if isinstance(arg, str) else arg for arg in found.args)
-        if isinstance(found, CoatcheckError):
-            found.message = _masked(found.message, secrets)

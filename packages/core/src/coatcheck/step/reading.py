@@ -7,9 +7,9 @@ here on its way to the record: here it is cut, and cleaned of the secrets that t
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
-from urllib.parse import quote
 
 from coatcheck import codec
+from coatcheck.accounts import masked, masked_json
 from coatcheck.errors import (
     HandlerError,
     JobNotFoundError,
@@ -56,8 +56,6 @@ from coatcheck.model import (
 from coatcheck.policy import LONGEST_ASKED, PollPolicy
 from coatcheck.store import Kind
 
-#: Shorter texts are no secrets worth hiding, and masking them would make messages unreadable.
-_SHORTEST_SECRET = 4
 #: How many resources of one answer are kept, and how long each of their ids may be.
 _RESOURCES = 1000
 _RESOURCE_LENGTH = 1000
@@ -113,18 +111,12 @@ class Vault:
         return secret
 
     def redact(self, text: str) -> str:
-        """Return ``text`` without any secret of this step, plain or as it stands in a URL."""
-        for secret in self.seen:
-            if len(secret) >= _SHORTEST_SECRET:
-                text = text.replace(secret, "***").replace(quote(secret, safe=""), "***")
-        return text
+        """Return ``text`` without any secret of this step; see ``accounts.masked``."""
+        return masked(text, self.seen)
 
     def redact_bytes(self, data: bytes) -> bytes:
         """Return JSON bytes without any secret of this step."""
-        for secret in self.seen:
-            if len(secret) >= _SHORTEST_SECRET:
-                data = data.replace(_inside_json(secret), b"***")
-        return data
+        return masked_json(data, self.seen)
 
 
 class Reading:
@@ -392,8 +384,3 @@ def _pairs(resources: Iterable[Any]) -> tuple[tuple[str, str], ...]:
 
 def _is_id(part: object) -> bool:
     return isinstance(part, str) and part.isprintable() and len(part) <= _RESOURCE_LENGTH
-
-
-def _inside_json(text: str) -> bytes:
-    """Return ``text`` as it stands between the quotes of a JSON text."""
-    return codec.dumps(text.encode(errors="replace").decode())[1:-1]

@@ -18,6 +18,7 @@ import attrs
 from attrs import frozen
 
 from coatcheck import codec
+from coatcheck.accounts import mask_error
 from coatcheck.errors import (
     HandlerError,
     JobNotFoundError,
@@ -349,6 +350,9 @@ class Steps:
                 answer = run_here(answer)
         except JobNotFoundError:
             pass
+        except Exception as error:
+            mask_error(error, vault.seen)  # no record is made of it: it goes to the caller as it is
+            raise
         else:
             reading = Reading(Kind.QUERY, task, handler.poll, vault, self._rng())
             seen, result = reading.event(answer)
