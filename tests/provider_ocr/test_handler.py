@@ -192,7 +192,8 @@ def test_an_unknown_word_is_running_and_warned_of_once_per_handler(caplog: pytes
     """One line in the log for each new word, however many tasks see it."""
     with caplog.at_level(logging.WARNING, "coatcheck_ocr"):
         for handler in (Plain(), Plain(), Regional()):
-            assert handler.status_of("frobnicating\n") is TaskStatus.RUNNING
+            found, _ = query(handler, QueryParams("j", region="south"), reply({"word": "frobnicating\n"}))
+            assert (found.status, found.provider_status) == (TaskStatus.RUNNING, "frobnicating\n")
     assert [record.getMessage().split(":")[1] for record in caplog.records] == ["plain-vendor", "regional"]
 
 

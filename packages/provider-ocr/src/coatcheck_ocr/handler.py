@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from attrs import field, frozen
 
 from coatcheck import codec
+from coatcheck.accounts import masked
 from coatcheck.errors import (
     HandlerError,
     JobNotFoundError,
@@ -290,7 +291,7 @@ class OcrHandler(HttpHandler[OcrRequest]):
                 return CancelResult.accepted()
 
     def status_of(self, word: object) -> TaskStatus:
-        """Return what a vendor's status word means; an unknown one is "running", and is warned of once.
+        """Return what a vendor's status word means; an unknown one is "running".
 
         Raises:
             VendorError: there is no word at all, so the reply says nothing about the job.
@@ -300,10 +301,15 @@ class OcrHandler(HttpHandler[OcrRequest]):
                 f"{self.key}: expected a status from the vendor, found {word!r}; the reply is not used",
                 code="unreadable_reply",
             )
-        known = self.states.get(str(word).strip().lower())
-        if known is None:
-            _warn(self.key, str(word))
-        return known or RUNNING
+        return self._known(str(word)) or RUNNING
+
+    def _known(self, word: str) -> TaskStatus | None:
+        return self.states.get(word.strip().lower())
+
+    def _heed(self, job: OcrJob, account: Account) -> None:
+        """Warn once of a word that nobody knows, without what the vendor may have repeated in it."""
+        if job.status is RUNNING and job.word and self._known(job.word) is None:
+            _warn(self.key, masked(job.word, account.handed_out or ()))
 
     def judge(
         self, code: object, message: object, *, creating: bool, delay: timedelta | None = None
@@ -352,6 +358,7 @@ class OcrHandler(HttpHandler[OcrRequest]):
     def read_submit(self, reply: Reply, params: OcrRequest, context: SubmitContext) -> SubmitResult:
         """Read the reply to the submit, by ``read_submitted``."""
         job = self.read_submitted(reply, params)
+        self._heed(job, context.account)
         if job.status is FAILED:
             return SubmitResult(
                 status=FAILED,
@@ -377,7 +384,10 @@ class OcrHandler(HttpHandler[OcrRequest]):
     def read_query(self, reply: Reply, params: QueryParams, context: QueryContext) -> QueryResult | Follow:
         """Read the reply to the query, by ``read_job``."""
         job = self.read_job(reply, params)
-        return job if isinstance(job, Follow) else self.answer(job)
+        if isinstance(job, Follow):
+            return job
+        self._heed(job, context.account)
+        return self.answer(job)
 
     def answer(self, job: OcrJob) -> QueryResult | Follow:
         """Return what a query that saw ``job`` comes to; the downloads of its result follow."""

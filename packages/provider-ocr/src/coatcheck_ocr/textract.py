@@ -17,8 +17,10 @@ Facts come from botocore's description of the service (SDK, 1.44.8) and from cal
 """
 
 import hashlib
+import logging
 import os
 import re
+import threading
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any, ClassVar, Self
@@ -245,7 +247,11 @@ class TextractHandler(OcrHandler):
         credentials = Credentials(
             account.secret("access_key"), account.secret("secret_key"), part_of(account, "session_token")
         )
-        SigV4Auth(credentials, "textract", self.region).add_auth(request)
+        _quiet.on = True
+        try:
+            SigV4Auth(credentials, "textract", self.region).add_auth(request)
+        finally:
+            _quiet.on = False
         return call.evolve(headers=dict(request.headers.items()))
 
     def submit_call(self, params: OcrRequest, context: SubmitContext) -> Call:
@@ -384,6 +390,21 @@ def _object(url: str) -> tuple[str, str]:
 
 def _token(key: str) -> str:
     return key if _TOKEN.fullmatch(key) else hashlib.sha256(key.encode()).hexdigest()
+
+
+class _Quiet(threading.local):
+    on = False
+
+
+_quiet = _Quiet()
+
+
+def _is_not_ours(record: logging.LogRecord) -> bool:
+    """Keep out what botocore logs of our signing at DEBUG: signed headers, session token and all (G8)."""
+    return not (_quiet.on and record.levelno <= logging.DEBUG)
+
+
+logging.getLogger("botocore.auth").addFilter(_is_not_ours)
 
 
 @define
