@@ -111,13 +111,20 @@ def steps(handler: "HttpHandler[Any]", kind: Step, params: Any, context: Any) ->
 class _Talk:
     """One step's conversation, and the secrets that were looked up in it."""
 
+    # Of the class, because most conversations never set them.
+    #: Spooled bodies; closed when the step ends.
+    files: tuple[IO[bytes], ...] = ()
+    _token: Token | None = None
+    _token_key = ("", "")
+    _is_token_old = False
+    #: The parts that a token is being made of.
+    _parts: dict[str, str] | None = None
+
     def __init__(
         self, handler: "HttpHandler[Any]", kind: Step, context: SubmitContext | QueryContext
     ) -> None:
         self.handler = handler
         self.kind = kind
-        #: Spooled bodies; closed when the step ends.
-        self.files: list[IO[bytes]] = []
         self._is_submit = kind in (Step.SUBMIT, Step.RESUBMIT)
         self._given = self.account = context.account
         self._tokens: TokenCache | None = handler.tokens if handler.has_tokens else None
@@ -128,11 +135,6 @@ class _Talk:
         if seen is None or self._tokens is not None:
             self.account = Account(self._given.name, self._secret, self.secrets)
             self.context = attrs.evolve(context, account=self.account)
-        self._token: Token | None = None
-        self._token_key = ("", "")
-        self._is_token_old = False
-        #: The parts that a token is being made of.
-        self._parts: dict[str, str] | None = None
 
     def _secret(self, part: str) -> str:
         if part == TOKEN and self._tokens is not None:
@@ -317,7 +319,7 @@ class _Talk:
             call = yield from self._filled(call)
         reply = yield call
         if reply.file is not None:
-            self.files.append(reply.file)
+            self.files += (reply.file,)
         if reply.status in _REDIRECTS and reply.status not in call.accept and call.method in _READING:
             reply, call, absence = yield from self._redirected(reply, call, absence)
         self._check(reply, call, absence=absence)
@@ -349,7 +351,7 @@ class _Talk:
             call = self._outgoing(moved)
             reply = yield call
             if reply.file is not None:
-                self.files.append(reply.file)
+                self.files += (reply.file,)
         return reply, call, absence
 
     def _check(self, reply: Reply, call: Call, *, absence: bool = True) -> None:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import attrs
 from attrs import frozen
@@ -146,6 +146,8 @@ class Steps:
         self._transport = transport
         self._rng = rng
         self._monotonic = monotonic
+        #: By class of handler and method: see ``_conversation``.
+        self._conversations: dict[tuple[type, str], Step | None] = {}
 
     def run(self, lease: Lease, now: datetime) -> Transition:
         """Run a whole step in this thread and return its transition; see ``perform``."""
@@ -199,9 +201,14 @@ class Steps:
 
     def _conversation(self, handler: AnyHandler, method: str) -> Step | None:
         """Return the conversation that a method holds, if the transport can hold it on an event loop."""
-        if isinstance(handler, HttpHandler) and hasattr(self._transport, "perform_async"):
-            return handler.conversation(method)
-        return None
+        key = (type(handler), method)
+        try:
+            return self._conversations[key]
+        except KeyError:
+            step = None
+            if isinstance(handler, HttpHandler) and hasattr(self._transport, "perform_async"):
+                step = handler.conversation(method)
+            return self._conversations.setdefault(key, step)
 
     def plan(self, lease: Lease, now: datetime) -> Plan | Finished:
         """Decide what a lease needs: a vendor call (``Plan``), or nothing more than a commit (``Finished``).
@@ -259,8 +266,8 @@ class Steps:
         handler = plan.handler
         step = self._conversation(handler, METHODS[plan.lease.kind])
         try:
-            if step is not None and isinstance(handler, HttpHandler):
-                conversation = steps(handler, step, plan.argument, plan.context)
+            if step is not None:
+                conversation = steps(cast("HttpHandler[Any]", handler), step, plan.argument, plan.context)
                 return await run_async(conversation, plan.context)
             answer = plan.method(plan.argument, plan.context)
             return await answer if inspect.isawaitable(answer) else answer

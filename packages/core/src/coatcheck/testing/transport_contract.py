@@ -187,9 +187,19 @@ class TransportContract(Contract):
         assert seen.header("accept") == "*/*"
         assert (seen.header("cookie"), seen.header("authorization")) == (None, None)
 
+    def test_headers_of_a_call_take_the_place_of_our_own(
+        self, app: Recorder, server: Server, transport: Transport
+    ) -> None:
+        """However they are spelt: a vendor that got two types would take either."""
+        headers = {"content-type": "application/x-amz-json-1.1", "ACCEPT": "text/plain", "user-agent": "me"}
+        transport.perform(Call("POST", server.url, headers=headers, json={}), ACCOUNT)
+        (seen,) = app.seen
+        assert seen.header("content-type") == "application/x-amz-json-1.1"
+        assert (seen.header("accept"), seen.header("user-agent")) == ("text/plain", "me")
+
     def test_an_address_arrives_as_it_is_written(self, transport: Transport) -> None:
         """A signature may cover all of it; what is no ASCII is quoted, and a fragment stays here."""
-        with RawServer(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") as raw:
+        with RawServer(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n") as raw:
             transport.perform(Call("GET", raw.url + "/a%2Fb/%7E~/ü?x=%7E&y=a+b%20c&z=/?:@,;#top"), ACCOUNT)
             transport.perform(Call("GET", raw.url + "?q=1"), ACCOUNT)
         assert raw.seen[0].startswith(b"GET /a%2Fb/%7E~/%C3%BC?x=%7E&y=a+b%20c&z=/?:@,; HTTP/1.1\r\n")

@@ -22,6 +22,8 @@ from coatcheck.http.address import check_host
 _USER_AGENT = f"coatcheck/{version('coatcheck')}"
 #: What clients send along; the call's own headers come over these.
 _HEADERS = {"User-Agent": _USER_AGENT, "Accept": "*/*", "Accept-Encoding": "gzip, deflate"}
+#: The names of headers that clients or bodies bring: a call's own takes their place, however it is spelt.
+_OURS = {name.lower(): name for name in (*_HEADERS, "Content-Type")}
 _URL = re.compile(r"(https?)://([^/?#]+)([^?#]*)(\?[^#]*)?", re.IGNORECASE)
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _NOT_IN_A_VALUE = re.compile(r"[^\t\x20-\x7e\x80-\xff]")
@@ -97,7 +99,8 @@ def prepare(call: Call) -> Outgoing:
         headers = dict(_HEADERS)
         if content_type is not None:
             headers["Content-Type"] = content_type
-        headers.update(call.headers)
+        for name, value in call.headers.items():
+            headers[_OURS.get(name.lower(), name)] = value
         if body is not None:
             headers["Content-Length"] = str(body.length if isinstance(body, Stream) else len(body))
         _check_head(call.method, headers)
@@ -120,7 +123,9 @@ def _check_head(method: str, headers: Mapping[str, str]) -> None:
                 raise ValueError("method or name of a header")
             if len(_good_names) < _NAMES_KEPT:
                 _good_names.add(name)
-    if _NOT_IN_A_VALUE.search("".join(headers.values())):
+    values = "".join(headers.values())
+    # The first two are quick and nearly always true.
+    if not (values.isascii() and values.isprintable()) and _NOT_IN_A_VALUE.search(values):
         raise ValueError("value of a header")
 
 
