@@ -43,10 +43,7 @@ def worker(*, once: bool, quiet: bool, **settings: timedelta | int | None) -> No
         settings=WorkerSettings.of(app.config.worker),
         limits=app.config.limits,
     )
-    # Under load the main loop takes turns with the threads that call. With Python's 5 ms each of the many
-    # short waits in the store would cost it a turn of that length, and the next polls would come late.
-    sys.setswitchinterval(0.001)
-    with _log_on_stderr(logging.WARNING if quiet else logging.INFO):
+    with _log_on_stderr(logging.WARNING if quiet else logging.INFO), _short_turns():
         if not once:
             made.run()
             return
@@ -83,6 +80,21 @@ class _Lines(logging.Handler):
             console(stderr=True).print(plain(text, lines=True), soft_wrap=True)
         except Exception:  # noqa: BLE001  # a log line must never stop the worker
             self.handleError(record)
+
+
+@contextmanager
+def _short_turns() -> Iterator[None]:
+    """Let threads take turns every millisecond.
+
+    Under load the main loop takes turns with the threads that call. With Python's 5 ms each of the many short
+    waits in the store would cost it a turn of that length, and the next polls would come late.
+    """
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.001)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 @contextmanager
