@@ -34,16 +34,16 @@ _NO_MONEY = Committed(
     message="this store keeps no ledger and no outbox; leave postings and events out or use one that does",
 )
 
-_STAY = (
+_KEPT = (
     "UPDATE @tasks SET version = ?, status = ?, format = ?, cancel = ?, redue = 0, claims = ?, token = NULL, "
     "lease_until = NULL, last_key = ?, lane = ?, ord1 = ?, ord2 = ?, suspect = ?, look_at = ?, due_at = ?, "
-    "stall_at = ?, updated_at = ?, next_step = ?, record = ? WHERE seq = ?"
+    "stall_at = ?, updated_at = ?, next_step = ?, record = ?"
 )
-_MOVE = (
-    "UPDATE @tasks SET version = ?, status = ?, format = ?, cancel = ?, redue = 0, claims = ?, token = NULL, "
-    "lease_until = NULL, last_key = ?, lane = ?, ord1 = ?, ord2 = ?, suspect = ?, look_at = ?, due_at = ?, "
-    "stall_at = ?, updated_at = ?, next_step = ?, record = ?, job = ?, ghost_until = ?, finished_at = ?, "
-    "generation = ?, scheduled_at = ?, deadline_at = ?, queue_deadline_at = ? WHERE seq = ?"
+#: A step that changes nothing which an index of slots or ends covers, so that those are left alone.
+_STAY = _KEPT + " WHERE seq = ?"
+_MOVE = _KEPT + (
+    ", job = ?, ghost_until = ?, finished_at = ?, generation = ?, scheduled_at = ?, deadline_at = ?, "
+    "queue_deadline_at = ? WHERE seq = ?"
 )
 
 
