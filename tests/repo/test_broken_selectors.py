@@ -150,23 +150,20 @@ class Sticking(Honest):
         return context.candidates[0]
 
 
-class Racing:
-    """A round robin that reads and writes its turn without a lock; the barrier makes the race certain."""
+class Racing(Honest):
+    """Loses a race once in each thread: what a round robin without a lock may do, but certain."""
 
     def __init__(self) -> None:
-        self.turn = 0
-        self.met: set[int] = set()
-        self.barrier = threading.Barrier(8)
+        super().__init__()
+        self.met = {threading.get_ident()}
 
     def select(self, context: SelectorContext) -> Candidate:
-        """Return the next candidate, or the one that another thread is getting."""
-        turn = self.turn
+        """Return the next candidate; at the first choice of another thread the one that all of them get."""
         me = threading.get_ident()
-        if me != threading.main_thread().ident and me not in self.met:
-            self.met.add(me)
-            self.barrier.wait(timeout=30)
-        self.turn = turn + 1
-        return context.candidates[turn % len(context.candidates)]
+        if me in self.met:
+            return super().select(context)
+        self.met.add(me)
+        return context.candidates[0]
 
 
 class Entered(Honest):

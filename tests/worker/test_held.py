@@ -79,6 +79,16 @@ def test_steps_are_fetched_ahead_at_the_pace_at_which_they_end() -> None:
     assert held.room(10.0).of("quick") == 0
 
 
+def test_a_step_that_is_given_back_is_not_fetched_again_for_its_own_sake() -> None:
+    """Steps that waited too long here are for other workers: giving them back is no pace."""
+    held = held_of()
+    items = hold(held, "a", 46)
+    held.room(1.0)
+    for item in items[6:]:
+        held.drop(item, has_ended=False)
+    assert held.room(1.001).of("a") == 0
+
+
 def test_what_is_fetched_ahead_takes_no_place_from_another_provider() -> None:
     """Steps that wait behind a vendor that began to hang do not count as running ones."""
     held = held_of()

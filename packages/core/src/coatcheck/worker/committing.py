@@ -176,8 +176,9 @@ class Committer:
         assert finished is not None  # noqa: S101  # only finished items wait
         if answer.outcome is Outcome.DONE:
             self._counts.committed += 1
-            self._held.drop(item)
-            if self._observer is not None and not isinstance(finished.event, Released):
+            is_given_back = isinstance(finished.event, Released)
+            self._held.drop(item, has_ended=not is_given_back)
+            if self._observer is not None and not is_given_back:
                 before, after = finished.task, finished.after
                 if before.status is not after.status or before.generation != after.generation:
                     now = item.store_now(self._monotonic())

@@ -232,7 +232,12 @@ class Held:
             self.is_alone |= item.lease.stored.row.claims > SUSPECT_CLAIMS
 
     def drop(self, item: Item, *, has_ended: bool = True) -> None:
-        """Let go of one; of one that is not held nothing happens."""
+        """Let go of one; of one that is not held nothing happens.
+
+        Args:
+            item: which.
+            has_ended: false for one that is given back: it says nothing about how quickly steps end here.
+        """
         if self.items.pop(item.lease.token, None) is None:
             return
         if item.lane is not None:
