@@ -26,7 +26,6 @@ import attrs
 import pytest
 from click.testing import CliRunner
 from tests.core.descriptions import described
-from tests.provider_ocr.vendor_matrix import PATIENCE, QUICK
 
 import coatcheck
 from coatcheck import TaskStatus, codec, hookimpl
@@ -45,6 +44,7 @@ from coatcheck.registry import Registry
 from coatcheck.sandbox import Answer, Mounts, Request, Server
 from coatcheck.stores.sqlite import SqliteStore
 from coatcheck.testing.vendor import JobRequest, JobResult, Vendor, VendorHandler
+from coatcheck.testing.vendor_matrix import PATIENCE, QUICK
 from coatcheck.transport import RequestsTransport, Urllib3Transport
 from coatcheck.transport.outgoing import prepare
 from coatcheck.transport.over_aiohttp import AiohttpTransport
@@ -441,7 +441,7 @@ def test_no_secret_of_a_vendor_is_found_anywhere_but_in_its_own_calls(
 ) -> None:
     """Success, failure, echoing pages, a broken transport, a wrong key, a redirect: G8 holds."""
     case = CASES[name]()
-    monkeypatch.setattr("coatcheck_ocr.handler._warned", set())
+    monkeypatch.setattr("coatcheck.http.vendor._warned", set())
     with caplog.at_level(logging.DEBUG), living(case, tmp_path, monkeypatch) as house:
         house.echo.pages.append(400)
         refused = house.run("page")

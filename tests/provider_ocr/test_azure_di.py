@@ -6,8 +6,7 @@ from urllib.parse import urlsplit
 
 import attrs
 import pytest
-from tests.provider_ocr.contexts import query_context, submit_context
-from tests.provider_ocr.vendor_matrix import Live, VendorMatrix
+from tests.provider_ocr.vendor_matrix import VendorMatrix
 
 from coatcheck import QueryParams, TaskStatus
 from coatcheck.errors import (
@@ -20,8 +19,10 @@ from coatcheck.errors import (
 )
 from coatcheck.http import Call, Reply
 from coatcheck.model import Account, QueryResult, SubmitResult
+from coatcheck.testing.contexts import query_context, submit_context
 from coatcheck.testing.handler_contract import HandlerContract, Recordings
 from coatcheck.testing.transport import ScriptedTransport, reply
+from coatcheck.testing.vendor_matrix import Live
 from coatcheck_ocr.azure_di import AzureHandler, AzureOptions
 from coatcheck_ocr.model import OcrRequest, OcrResponse
 from coatcheck_ocr.sandbox.azure_di import AzureSandbox

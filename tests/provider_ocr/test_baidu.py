@@ -1,15 +1,13 @@
 """``ocr:baidu``: the contract, the forms of credentials, the codes that come with 200, and its life, live."""
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
-from tests.provider_ocr.contexts import query_context, submit_context
-from tests.provider_ocr.vendor_matrix import PATIENCE, SECRET, Live, VendorMatrix
+from tests.provider_ocr.vendor_matrix import VendorMatrix
 
 from coatcheck import QueryParams, TaskStatus
 from coatcheck.errors import (
@@ -24,9 +22,10 @@ from coatcheck.errors import (
 )
 from coatcheck.http import Call, Reply, Token
 from coatcheck.model import Account, QueryResult
-from coatcheck.sandbox import VendorSandbox
+from coatcheck.testing.contexts import query_context, submit_context
 from coatcheck.testing.handler_contract import HandlerContract, Recordings
 from coatcheck.testing.transport import ScriptedTransport, reply
+from coatcheck.testing.vendor_matrix import PATIENCE, SECRET, Live
 from coatcheck_ocr.baidu import BaiduHandler, BaiduOptions
 from coatcheck_ocr.model import OcrRequest, OcrResponse
 from coatcheck_ocr.sandbox.baidu import BaiduSandbox
@@ -105,25 +104,15 @@ class TestContract(HandlerContract):
         return [QueryParams("task-A"), QueryParams("task-A", base_url=BaiduHandler.base_url, family="parser")]
 
 
-class NamedLive(Live):
-    """Gives the script as the document's name: the vendor's longest URL is too short for some."""
-
-    def request(self, name: str = "a.pdf", **changes: Any) -> OcrRequest:
-        """Return a request for a document whose name says how its job goes."""
-        return attrs.evolve(self.base, url=f"{self.url}/documents/a.pdf", file_name=name, **changes)
-
-
 class TestLive(VendorMatrix):
     """The whole life against the sandbox."""
 
     handler_type = BaiduHandler
     sandbox_type = BaiduSandbox
 
-    @contextmanager
-    def living(self, folder: Path, sandbox: VendorSandbox | None = None) -> Iterator[Live]:
-        """Serve the vendor and run a house for it."""
-        with super().living(folder, sandbox) as live:
-            yield NamedLive(**{name: getattr(live, name) for name in attrs.fields_dict(Live)})
+    def request_for(self, name: str, url: str) -> OcrRequest:
+        """Return a request with the script in the document's name: the vendor's longest URL is too short."""
+        return attrs.evolve(self.request, url=f"{url}/documents/a.pdf", file_name=name)
 
     @pytest.mark.parametrize("model", ["PaddleOCR-VL", "Unlimited-OCR", "parser"])
     def test_live_every_family_is_asked_where_it_was_submitted(self, live: Live, model: str) -> None:

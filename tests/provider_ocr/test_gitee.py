@@ -4,15 +4,16 @@ from typing import Any
 
 import attrs
 import pytest
-from tests.provider_ocr.contexts import query_context, submit_context
-from tests.provider_ocr.vendor_matrix import Live, VendorMatrix
+from tests.provider_ocr.vendor_matrix import VendorMatrix
 
 from coatcheck import QueryParams, TaskStatus
 from coatcheck.errors import ThrottledError, UnknownNameError, ValidationError
 from coatcheck.http import Reply
 from coatcheck.model import QueryResult
+from coatcheck.testing.contexts import query_context, submit_context
 from coatcheck.testing.handler_contract import HandlerContract, Recordings
 from coatcheck.testing.transport import ScriptedTransport, reply
+from coatcheck.testing.vendor_matrix import Live
 from coatcheck_ocr.gitee import GiteeHandler, GiteeOptions
 from coatcheck_ocr.model import OcrRequest, OcrResponse
 from coatcheck_ocr.sandbox.gitee import GiteeSandbox

@@ -6,10 +6,9 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 import pytest
-from tests.provider_ocr.contexts import query_context, submit_context
 
 from coatcheck import QueryParams, TaskStatus, codec
-from coatcheck.accounts import Accounts
+from coatcheck.accounts import Accounts, key_of, part_of
 from coatcheck.errors import (
     HandlerError,
     JobNotFoundError,
@@ -20,30 +19,13 @@ from coatcheck.errors import (
     ValidationError,
     VendorError,
 )
-from coatcheck.http import Call, Follow, Part, Reply, path
+from coatcheck.http import Call, Follow, Reply, path
+from coatcheck.http.read import id_of, members
+from coatcheck.http.vendor import FAILED, SUBMITTED, SUCCEEDED, Trouble
 from coatcheck.model import Account, CancelResult, QueryContext, SubmitContext
+from coatcheck.testing.contexts import query_context, submit_context
 from coatcheck.testing.transport import ScriptedTransport, reply
-from coatcheck_ocr.handler import (
-    FAILED,
-    SUBMITTED,
-    SUCCEEDED,
-    OcrHandler,
-    OcrJob,
-    Trouble,
-    error_of,
-    form_parts,
-    form_text,
-    id_of,
-    key_of,
-    members,
-    members_if_any,
-    part_of,
-    percent,
-    shortened,
-    suffixed_name,
-    whole_of,
-    within,
-)
+from coatcheck_ocr.handler import OcrHandler, OcrJob, suffixed_name
 from coatcheck_ocr.model import OcrRequest, OcrResource, OcrResponse
 from coatcheck_ocr.results import OcrOutput, links
 
@@ -190,7 +172,7 @@ def test_words_are_compared_without_case_and_numbers_as_text(word: object, statu
 
 def test_an_unknown_word_is_running_and_warned_of_once_per_handler(caplog: pytest.LogCaptureFixture) -> None:
     """One line in the log for each new word, however many tasks see it."""
-    with caplog.at_level(logging.WARNING, "coatcheck_ocr"):
+    with caplog.at_level(logging.WARNING, "coatcheck.http.vendor"):
         for handler in (Plain(), Plain(), Regional()):
             found, _ = query(handler, QueryParams("j", region="south"), reply({"word": "frobnicating\n"}))
             assert (found.status, found.provider_status) == (TaskStatus.RUNNING, "frobnicating\n")
@@ -356,78 +338,6 @@ def test_a_result_behind_a_link_is_fetched_in_the_same_step_with_its_life_noted(
     assert "Authorization" in calls[0].headers
     assert "Authorization" not in calls[1].headers
     assert codec.encode_value(result.result, field="result", cap=10_000)
-
-
-# Lenient reading.
-
-
-@pytest.mark.parametrize(
-    ("body", "found"),
-    [
-        ({"error": {"code": 7, "message": "m"}}, ("7", "m")),
-        ({"error": {"type": "t", "message": " m\n n "}}, ("t", "m n")),
-        ({"error": "m"}, (None, "m")),
-        ({"error": "short", "message": "long"}, (None, "long")),
-        ({"error_code": "c", "error_message": "m"}, ("c", "m")),
-        ({"code": "c", "msg": "m"}, ("c", "m")),
-        ({"detail": "m"}, (None, "m")),
-        ({"error": None}, (None, "")),
-        ([], (None, "")),
-        (None, (None, "")),
-    ],
-)
-def test_errors_are_read_in_the_shapes_that_vendors_have(body: object, found: tuple[str | None, str]) -> None:
-    """Parsing an error never raises another."""
-    assert error_of(body) == found
-
-
-def test_a_path_that_ends_early_is_none() -> None:
-    """Vendors leave things out."""
-    body = {"a": [{"b": 1}]}
-    assert within(body, "a", 0, "b") == 1
-    assert within(body, "a", -1, "b") == 1
-    assert [within(body, *steps) for steps in (("x", "y"), ("a", 1), ("a", "b"), (0,))] == [None] * 4
-
-
-def test_ids_are_texts_or_whole_numbers() -> None:
-    """A blank id, a flag or an object is none."""
-    assert id_of({"a": " ", "b": True, "c": 0}, "a", "b", "c") == "0"
-    assert id_of({"a": {}}, "a") is None
-
-
-def test_texts_for_forms_and_errors() -> None:
-    """Booleans in small letters; no message of unbounded length."""
-    assert [form_text(value) for value in (True, False, 3, "x")] == ["true", "false", "3", "x"]
-    assert len(shortened("x" * 5000)) == 1000
-    with pytest.raises(VendorError, match="JSON object"):
-        members(reply([1]))
-
-
-def test_multipart_values_repeat_lists_and_write_objects_as_json() -> None:
-    """What Python calls a value is nothing that a vendor reads."""
-    assert form_parts(7) == Part(content="7")
-    assert form_parts(("a", False)) == [Part(content="a"), Part(content="false")]
-    assert form_parts({"a": [1]}) == Part(content=codec.dumps({"a": [1]}))
-
-
-def test_a_refusal_without_an_object_is_an_empty_one() -> None:
-    """A proxy may have refused the call, in words of its own."""
-    assert members_if_any(reply({"code": 1}, 400)) == {"code": 1}
-    assert members_if_any(Reply(502, b"<html>")) == members_if_any(reply([1], 400)) == {}
-
-
-def test_progress_is_a_percentage_of_whole_numbers_or_none() -> None:
-    """A vendor that counts wrongly must not be shown beyond the end; one that counts nothing shows none."""
-    body = {"pages": {"done": 3, "all": 4, "bad": "4", "flag": True}}
-    assert percent(whole_of(body, "pages", "done"), whole_of(body, "pages", "all")) == 75
-    assert [whole_of(body, "pages", name) for name in ("bad", "flag", "none")] == [None, None, None]
-    assert (percent(9, 4), percent(-1, 4), percent(1, 0), percent(None, 4), percent(1, None)) == (
-        100,
-        0,
-        None,
-        None,
-        None,
-    )
 
 
 def test_only_addresses_of_the_web_are_links() -> None:

@@ -6,8 +6,7 @@ from typing import Any
 
 import attrs
 import pytest
-from tests.provider_ocr.contexts import ACCOUNT, query_context, submit_context
-from tests.provider_ocr.vendor_matrix import PATIENCE, SECRET, Live, VendorMatrix
+from tests.provider_ocr.vendor_matrix import VendorMatrix
 
 from coatcheck import QueryParams, TaskStatus
 from coatcheck.errors import (
@@ -21,8 +20,10 @@ from coatcheck.errors import (
 )
 from coatcheck.http import Call, Reply
 from coatcheck.model import Account, QueryResult
+from coatcheck.testing.contexts import ACCOUNT, query_context, submit_context
 from coatcheck.testing.handler_contract import HandlerContract, Recordings
 from coatcheck.testing.transport import ScriptedTransport, reply
+from coatcheck.testing.vendor_matrix import PATIENCE, SECRET, Live
 from coatcheck_ocr.mineru import MinerUHandler, MinerUOptions
 from coatcheck_ocr.model import OcrRequest, OcrResponse
 from coatcheck_ocr.sandbox.documents import archive

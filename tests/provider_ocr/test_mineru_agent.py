@@ -4,14 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.provider_ocr.contexts import query_context, submit_context
-from tests.provider_ocr.vendor_matrix import PATIENCE, SECRET, Live, VendorMatrix
+from tests.provider_ocr.vendor_matrix import VendorMatrix
 
 from coatcheck import QueryParams, TaskStatus
 from coatcheck.errors import NotSentError, RejectedError, ValidationError
 from coatcheck.http import Reply
+from coatcheck.testing.contexts import query_context, submit_context
 from coatcheck.testing.handler_contract import HandlerContract, Recordings
 from coatcheck.testing.transport import ScriptedTransport, reply
+from coatcheck.testing.vendor_matrix import PATIENCE, SECRET, Live
 from coatcheck_ocr.mineru import MinerUAgentHandler, MinerUAgentOptions
 from coatcheck_ocr.model import OcrRequest
 from coatcheck_ocr.sandbox.mineru import MinerUAgentSandbox

@@ -6,8 +6,7 @@ from typing import Any
 
 import attrs
 import pytest
-from tests.provider_ocr.contexts import query_context, submit_context
-from tests.provider_ocr.vendor_matrix import SECRET, Live, VendorMatrix
+from tests.provider_ocr.vendor_matrix import VendorMatrix
 
 from coatcheck import QueryParams, TaskStatus
 from coatcheck.accounts import Accounts
@@ -22,8 +21,10 @@ from coatcheck.errors import (
 from coatcheck.http import Call, Reply
 from coatcheck.model import QueryResult
 from coatcheck.sandbox import Script
+from coatcheck.testing.contexts import query_context, submit_context
 from coatcheck.testing.handler_contract import HandlerContract, Recordings
 from coatcheck.testing.transport import ScriptedTransport, answered_by, reply
+from coatcheck.testing.vendor_matrix import SECRET, Live
 from coatcheck_ocr.mineru_local import (
     MinerULocalHandler,
     MinerULocalOptions,

@@ -4,8 +4,7 @@ from typing import Any
 
 import attrs
 import pytest
-from tests.provider_ocr.contexts import query_context, submit_context
-from tests.provider_ocr.vendor_matrix import Live, VendorMatrix
+from tests.provider_ocr.vendor_matrix import VendorMatrix
 
 from coatcheck import QueryParams, TaskStatus, codec
 from coatcheck.errors import (
@@ -19,8 +18,10 @@ from coatcheck.errors import (
 )
 from coatcheck.http import Call, Reply
 from coatcheck.model import QueryResult
+from coatcheck.testing.contexts import query_context, submit_context
 from coatcheck.testing.handler_contract import HandlerContract, Recordings
 from coatcheck.testing.transport import ScriptedTransport, reply
+from coatcheck.testing.vendor_matrix import Live
 from coatcheck_ocr.model import OcrRequest, OcrResponse
 from coatcheck_ocr.paddleocr import PaddleHandler, PaddleOptions
 from coatcheck_ocr.sandbox.paddleocr import PaddleSandbox

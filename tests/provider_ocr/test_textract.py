@@ -7,8 +7,7 @@ from unittest import mock
 
 import attrs
 import pytest
-from tests.provider_ocr.contexts import query_context, submit_context
-from tests.provider_ocr.vendor_matrix import Live, VendorMatrix
+from tests.provider_ocr.vendor_matrix import VendorMatrix
 
 from coatcheck import QueryParams, TaskStatus, codec
 from coatcheck.errors import (
@@ -24,8 +23,10 @@ from coatcheck.errors import (
 )
 from coatcheck.http import Call, Reply
 from coatcheck.model import Account, QueryResult, SubmitContext, SubmitResult
+from coatcheck.testing.contexts import query_context, submit_context
 from coatcheck.testing.handler_contract import HandlerContract, Recordings
 from coatcheck.testing.transport import ScriptedTransport, reply, request_of
+from coatcheck.testing.vendor_matrix import Live
 from coatcheck_ocr.model import OcrRequest, OcrResponse
 from coatcheck_ocr.sandbox.textract import TextractSandbox
 from coatcheck_ocr.textract import TextractHandler, TextractOptions

@@ -17,7 +17,6 @@ from typing import Any
 
 import attrs
 import pytest
-from tests.provider_ocr.contexts import query_context
 
 import coatcheck
 from coatcheck import Task, TaskStatus
@@ -26,6 +25,7 @@ from coatcheck.errors import JobNotFoundError
 from coatcheck.model import QueryParams
 from coatcheck.policy import PollPolicy
 from coatcheck.sandbox import Answer, Request, Server
+from coatcheck.testing.contexts import query_context
 from coatcheck.transport import RequestsTransport
 from coatcheck_ocr.mineru_local import MinerULocalHandler, MinerULocalOptions
 from coatcheck_ocr.model import OcrRequest

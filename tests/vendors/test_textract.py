@@ -11,7 +11,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from tests.provider_ocr.contexts import query_context
 
 import coatcheck
 from coatcheck import TaskStatus
@@ -19,6 +18,7 @@ from coatcheck.embedded import Local
 from coatcheck.errors import JobNotFoundError
 from coatcheck.model import QueryParams
 from coatcheck.policy import PollPolicy
+from coatcheck.testing.contexts import query_context
 from coatcheck.transport import RequestsTransport
 from coatcheck_ocr.model import OcrRequest, OcrResponse
 from coatcheck_ocr.textract import TextractHandler, TextractOptions

@@ -6,11 +6,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from coatcheck import codec
+from coatcheck.http import VendorHandler
 from coatcheck.model import Account, QueryContext, QueryResult, SubmitContext, SubmitResult
 from coatcheck.sandbox import Answer, Request, Server
 from coatcheck.transport import RequestsTransport
-from coatcheck_ocr.handler import OcrHandler
-from coatcheck_ocr.model import OcrRequest
 
 KEY = "key-of-wire-tests"
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -81,7 +80,9 @@ def _value(content: bytes) -> Any:
         return content
 
 
-def lived(handler: OcrHandler, request: OcrRequest, queries: int = 1) -> tuple[SubmitResult, QueryResult]:
+def lived(
+    handler: VendorHandler[Any, Any], request: Any, queries: int = 1
+) -> tuple[SubmitResult, QueryResult]:
     """Submit a request and ask about its job, over real sockets."""
     account = Account("wire", lambda _: KEY)
     handler.validate(request)

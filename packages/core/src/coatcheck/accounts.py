@@ -190,6 +190,28 @@ def _checked(name: str, part: str, source: object) -> Source:
     )
 
 
+def part_of(account: Account, part: str) -> str | None:
+    """Return a part that an account may lack; ``None`` where it does."""
+    try:
+        return account.secret(part) or None
+    except UnknownNameError:
+        return None
+
+
+def key_of(account: Account) -> str | None:
+    """Return the key for a server that may need none; ``None`` where nothing at all is configured.
+
+    Raises:
+        UnknownNameError: the account is there, and its key is missing or cannot be read.
+    """
+    try:
+        return account.secret()
+    except UnknownNameError as error:
+        if error.name in error.known:
+            raise
+        return None
+
+
 def masked(text: str, secrets: Iterable[str]) -> str:
     """Return a text without secrets: plain, quoted for a URL, escaped, or cut off before an ellipsis."""
     for secret in secrets:

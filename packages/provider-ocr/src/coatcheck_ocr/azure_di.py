@@ -26,8 +26,12 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 from attrs import frozen
 
+from coatcheck.accounts import part_of
 from coatcheck.errors import ThrottledError, UnknownNameError, ValidationError
 from coatcheck.http import Call, Follow, Reply, path
+from coatcheck.http.options import choice, text, words
+from coatcheck.http.read import error_of, members, text_of, within
+from coatcheck.http.vendor import CANCELED, FAILED, RUNNING, SUBMITTED, SUCCEEDED
 from coatcheck.model import (
     Account,
     QueryContext,
@@ -38,22 +42,9 @@ from coatcheck.model import (
     TaskStatus,
 )
 from coatcheck.policy import LONGEST_ASKED, PollPolicy
-from coatcheck_ocr.handler import (
-    CANCELED,
-    FAILED,
-    RUNNING,
-    SUBMITTED,
-    SUCCEEDED,
-    OcrHandler,
-    OcrJob,
-    error_of,
-    members,
-    part_of,
-    text_of,
-    within,
-)
+from coatcheck_ocr.handler import OcrHandler, OcrJob
 from coatcheck_ocr.model import OcrPage, OcrRequest, OcrResource
-from coatcheck_ocr.options import OcrOptions, choice, text, words
+from coatcheck_ocr.options import OcrOptions
 from coatcheck_ocr.results import OcrOutput
 
 API_VERSION = "2024-11-30"

@@ -27,6 +27,7 @@ from urllib.parse import unquote, urlsplit
 import attrs
 from attrs import frozen
 
+from coatcheck.accounts import part_of
 from coatcheck.errors import (
     HandlerError,
     NotSentError,
@@ -36,6 +37,10 @@ from coatcheck.errors import (
     VendorError,
 )
 from coatcheck.http import ACCOUNT_REFUSED, Call, Follow, Reply, Token, path
+from coatcheck.http.form import form_text
+from coatcheck.http.options import switch, text
+from coatcheck.http.read import error_of, id_of, members, shortened, text_of, whole_of, within
+from coatcheck.http.vendor import FAILED, RUNNING, SUBMITTED, SUCCEEDED, Trouble
 from coatcheck.model import (
     Account,
     Limit,
@@ -49,26 +54,9 @@ from coatcheck.model import (
     TaskStatus,
 )
 from coatcheck.policy import PollPolicy
-from coatcheck_ocr.handler import (
-    FAILED,
-    RUNNING,
-    SUBMITTED,
-    SUCCEEDED,
-    OcrHandler,
-    OcrJob,
-    Trouble,
-    error_of,
-    form_text,
-    id_of,
-    members,
-    part_of,
-    shortened,
-    text_of,
-    whole_of,
-    within,
-)
+from coatcheck_ocr.handler import OcrHandler, OcrJob
 from coatcheck_ocr.model import OcrPage, OcrRequest, OcrResource
-from coatcheck_ocr.options import OcrOptions, switch, text
+from coatcheck_ocr.options import OcrOptions
 from coatcheck_ocr.results import OcrOutput, download
 
 #: Model → family of endpoints.

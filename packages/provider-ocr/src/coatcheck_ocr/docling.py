@@ -23,29 +23,18 @@ from typing import Any, ClassVar
 
 from attrs import frozen
 
+from coatcheck.accounts import key_of
 from coatcheck.errors import JobNotFoundError, VendorError
 from coatcheck.http import Call, Follow, Part, Reply, path
+from coatcheck.http.form import form_parts
+from coatcheck.http.options import choice, number, switch, text, words
+from coatcheck.http.read import id_of, members, shortened, text_of, within
+from coatcheck.http.vendor import FAILED, RUNNING, SUBMITTED, SUCCEEDED
 from coatcheck.model import Account, QueryContext, QueryParams, QueryResult, SubmitContext, TaskStatus
 from coatcheck.policy import PollPolicy
-from coatcheck_ocr.handler import (
-    FAILED,
-    RUNNING,
-    SUBMITTED,
-    SUCCEEDED,
-    OcrHandler,
-    OcrJob,
-    document_part,
-    form_parts,
-    id_of,
-    key_of,
-    members,
-    shortened,
-    suffixed_name,
-    text_of,
-    within,
-)
+from coatcheck_ocr.handler import OcrHandler, OcrJob, document_part, suffixed_name
 from coatcheck_ocr.model import OcrRequest, OcrResponse
-from coatcheck_ocr.options import OcrOptions, choice, number, switch, text, words
+from coatcheck_ocr.options import OcrOptions
 from coatcheck_ocr.results import DOWNLOAD_CAP, OcrOutput, open_archive
 
 _ZIP = b"PK"
@@ -242,7 +231,7 @@ class DoclingHandler(OcrHandler):
                 "not be read",
                 provider_status=job.word,
             )
-        return self._succeeded(job, response)
+        return self.succeeded(job, response)
 
 
 def _failed(body: Mapping[str, Any], word: str | None) -> OcrJob:

@@ -26,28 +26,15 @@ from attrs import frozen
 
 from coatcheck.errors import ThrottledError, ValidationError
 from coatcheck.http import Call, Follow, FromUrl, Part, Reply, path
+from coatcheck.http.form import form_text
+from coatcheck.http.options import choice, switch, text, whole
+from coatcheck.http.read import error_of, id_of, members, shortened, text_of, within
+from coatcheck.http.vendor import CANCELED, FAILED, RUNNING, SUBMITTED, SUCCEEDED, Trouble
 from coatcheck.model import CancelResult, QueryContext, QueryParams, SubmitContext, TaskStatus
 from coatcheck.policy import PollPolicy
-from coatcheck_ocr.handler import (
-    CANCELED,
-    FAILED,
-    RUNNING,
-    SUBMITTED,
-    SUCCEEDED,
-    OcrHandler,
-    OcrJob,
-    Trouble,
-    document_part,
-    error_of,
-    form_text,
-    id_of,
-    members,
-    shortened,
-    text_of,
-    within,
-)
+from coatcheck_ocr.handler import OcrHandler, OcrJob, document_part
 from coatcheck_ocr.model import OcrPage, OcrRequest
-from coatcheck_ocr.options import OcrOptions, choice, switch, text, whole
+from coatcheck_ocr.options import OcrOptions
 from coatcheck_ocr.results import OcrOutput, links
 
 #: Models of the asynchronous endpoint (AF); others may exist and are passed on.

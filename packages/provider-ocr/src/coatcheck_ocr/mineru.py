@@ -32,26 +32,14 @@ from attrs import frozen
 
 from coatcheck.errors import ValidationError, VendorError
 from coatcheck.http import Call, Follow, Reply, path
+from coatcheck.http.options import switch, text, whole, words
+from coatcheck.http.read import id_of, members, percent, shortened, text_of, whole_of, within
+from coatcheck.http.vendor import FAILED, RUNNING, SUBMITTED, SUCCEEDED, Trouble
 from coatcheck.model import EMPTY, Account, QueryContext, QueryParams, SubmitContext, SubmitResult, TaskStatus
 from coatcheck.policy import PollPolicy
-from coatcheck_ocr.handler import (
-    FAILED,
-    RUNNING,
-    SUBMITTED,
-    SUCCEEDED,
-    OcrHandler,
-    OcrJob,
-    Trouble,
-    id_of,
-    members,
-    percent,
-    shortened,
-    text_of,
-    whole_of,
-    within,
-)
+from coatcheck_ocr.handler import OcrHandler, OcrJob
 from coatcheck_ocr.model import OcrRequest
-from coatcheck_ocr.options import OcrOptions, switch, text, whole, words
+from coatcheck_ocr.options import OcrOptions
 from coatcheck_ocr.results import OcrOutput, links
 from coatcheck_ocr.upload import LocalFile, converse, put
 

@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 import attrs
 from attrs import frozen
 
+from coatcheck.accounts import key_of
 from coatcheck.errors import (
     NotReadyError,
     RejectedError,
@@ -31,6 +32,10 @@ from coatcheck.errors import (
     VendorError,
 )
 from coatcheck.http import Call, Follow, FromUrl, Reply, path
+from coatcheck.http.form import form_parts, form_text
+from coatcheck.http.options import choice, switch, text, words
+from coatcheck.http.read import error_of, id_of, members, members_if_any, text_of, within
+from coatcheck.http.vendor import CANCELED, FAILED, RUNNING, SUBMITTED, SUCCEEDED
 from coatcheck.model import (
     Account,
     CancelResult,
@@ -42,28 +47,9 @@ from coatcheck.model import (
     TaskStatus,
 )
 from coatcheck.policy import PollPolicy
-from coatcheck_ocr.handler import (
-    CANCELED,
-    FAILED,
-    RUNNING,
-    SUBMITTED,
-    SUCCEEDED,
-    OcrHandler,
-    OcrJob,
-    document_part,
-    error_of,
-    form_parts,
-    form_text,
-    id_of,
-    key_of,
-    members,
-    members_if_any,
-    suffixed_name,
-    text_of,
-    within,
-)
+from coatcheck_ocr.handler import OcrHandler, OcrJob, document_part, suffixed_name
 from coatcheck_ocr.model import OcrRequest, OcrResource
-from coatcheck_ocr.options import OcrOptions, choice, switch, text, words
+from coatcheck_ocr.options import OcrOptions
 from coatcheck_ocr.results import DOWNLOAD_CAP, OcrOutput, open_archive
 
 #: The largest file that a server takes, in bytes.
@@ -156,7 +142,7 @@ class _Server(OcrHandler):
                 http_status=409,
             )
         return open_archive(
-            reply.as_file(), job.output, lambda response: self._succeeded(job, response), self.publish
+            reply.as_file(), job.output, lambda response: self.succeeded(job, response), self.publish
         )
 
     @abstractmethod

@@ -26,28 +26,14 @@ from attrs import frozen
 from coatcheck import codec
 from coatcheck.errors import RejectedError, ValidationError, VendorError
 from coatcheck.http import Call, Follow, FromUrl, Part, Reply, path
+from coatcheck.http.options import number, switch, text, whole, words
+from coatcheck.http.read import id_of, members, members_if_any, percent, shortened, text_of, whole_of, within
+from coatcheck.http.vendor import FAILED, RUNNING, SUBMITTED, SUCCEEDED, Trouble
 from coatcheck.model import QueryContext, QueryParams, SubmitContext, TaskStatus
 from coatcheck.policy import PollPolicy
-from coatcheck_ocr.handler import (
-    FAILED,
-    FETCH_TIME,
-    RUNNING,
-    SUBMITTED,
-    SUCCEEDED,
-    OcrHandler,
-    OcrJob,
-    Trouble,
-    id_of,
-    members,
-    members_if_any,
-    percent,
-    shortened,
-    text_of,
-    whole_of,
-    within,
-)
+from coatcheck_ocr.handler import FETCH_TIME, OcrHandler, OcrJob
 from coatcheck_ocr.model import OcrPage, OcrRequest, OcrResource, page_numbers
-from coatcheck_ocr.options import OcrOptions, number, switch, text, whole, words
+from coatcheck_ocr.options import OcrOptions
 from coatcheck_ocr.results import OcrOutput, check_download, download, rewrite
 
 _JOBS = path("api", "v2", "ocr", "jobs")

@@ -28,6 +28,7 @@ from typing import Any, ClassVar, Self
 from attrs import define, field, frozen
 
 from coatcheck import codec
+from coatcheck.accounts import part_of
 from coatcheck.errors import (
     ConfigError,
     NotReadyError,
@@ -35,26 +36,15 @@ from coatcheck.errors import (
     ValidationError,
     VendorError,
 )
-from coatcheck.http import Call, Follow, Reply
+from coatcheck.http import Call, Follow, Reply, VendorHandler, VendorOptions
+from coatcheck.http.options import text, words
+from coatcheck.http.read import id_of, members, members_if_any, text_of, whole_of, within
+from coatcheck.http.vendor import FAILED, RUNNING, SUCCEEDED, Trouble
 from coatcheck.model import Account, QueryContext, QueryParams, SubmitContext, TaskStatus
 from coatcheck.policy import PollPolicy
-from coatcheck_ocr.handler import (
-    FAILED,
-    RUNNING,
-    SUCCEEDED,
-    OcrHandler,
-    OcrJob,
-    Trouble,
-    id_of,
-    members,
-    members_if_any,
-    part_of,
-    text_of,
-    whole_of,
-    within,
-)
+from coatcheck_ocr.handler import OcrHandler, OcrJob
 from coatcheck_ocr.model import OcrPage, OcrRequest
-from coatcheck_ocr.options import OcrOptions, text, words
+from coatcheck_ocr.options import OcrOptions
 from coatcheck_ocr.results import OcrOutput, Publish
 
 FEATURES = ("TABLES", "FORMS", "QUERIES", "SIGNATURES", "LAYOUT")
@@ -192,7 +182,7 @@ class TextractHandler(OcrHandler):
         client.region = _region_in(client.base_url) or self.region
         return client
 
-    def query_client(self, params: QueryParams, context: QueryContext) -> OcrHandler:
+    def query_client(self, params: QueryParams, context: QueryContext) -> VendorHandler[OcrRequest, OcrJob]:
         """Return who asks about a job: AWS is asked in the job's region, which any account may be.
 
         Raises:
@@ -339,7 +329,7 @@ class TextractHandler(OcrHandler):
         raise VendorError(what, code=f"http_{reply.status}", http_status=reply.status)
 
 
-def _check_options(options: OcrOptions) -> None:
+def _check_options(options: VendorOptions) -> None:
     given = set(options)
     features = options.get("features") or ()
     for name, other in (

@@ -7,10 +7,12 @@ reply table and returns the result. Nothing here does I/O, sleeps or retries; a 
 from coatcheck.http.address import check_public
 from coatcheck.http.call import BODY_CAP, DOWNLOAD_CAP, Call, Follow, FromUrl, Part, Reply, path
 from coatcheck.http.handler import HttpHandler
+from coatcheck.http.options import VendorOptions
 from coatcheck.http.run import run, run_async
 from coatcheck.http.table import ACCOUNT_REFUSED
 from coatcheck.http.talk import FOLLOWS, REDIRECTS, steps
 from coatcheck.http.tokens import Token
+from coatcheck.http.vendor import Trouble, VendorHandler, VendorJob, VendorRequest
 
 __all__ = [
     "ACCOUNT_REFUSED",
@@ -25,6 +27,11 @@ __all__ = [
     "Part",
     "Reply",
     "Token",
+    "Trouble",
+    "VendorHandler",
+    "VendorJob",
+    "VendorOptions",
+    "VendorRequest",
     "check_public",
     "path",
     "run",

@@ -1,4 +1,4 @@
-"""Contexts for steps that are run by hand, with an account whose every part is the same secret."""
+"""Contexts for steps that a test runs by hand, with an account whose every part is the same secret."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -6,7 +6,9 @@ from typing import Any
 from coatcheck.model import Account, QueryContext, SubmitContext
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-ACCOUNT = Account("tests", lambda _: "secret-of-tests")
+#: Every part of it is ``SECRET``.
+SECRET = "secret-of-tests"  # noqa: S105  # a made-up one
+ACCOUNT = Account("tests", lambda _: SECRET)
 
 
 def submit_context(transport: Any = None) -> SubmitContext:
