@@ -30,14 +30,14 @@ nitpick_ignore_regex = [
     # The build needs no network, so the pages of other projects cannot be linked to.
     (
         r"py:.*",
-        r"(abc|click|collections|datetime|enum|logging|os|pathlib|pluggy|random|requests|types|typing)\b.*",
+        r"(abc|click|collections|datetime|enum|logging|os|pathlib|pluggy|pytest|random|requests|types|typing)\b.*",
     ),
     # The tables of a description are explained on a page of their own.
     (r"py:class", r"coatcheck\.descriptor\.tables\..*|DescribedHandler"),
     # What a handler holds and nobody calls; a provider's types are shown by its own pages.
     (r"py:class", r"coatcheck\.http\.tokens\.TokenCache|coatcheck_ocr\.model\..*"),
     # Type variables have no page.
-    (r"py:class", r"coatcheck\.(handler\.P|codec\.value\.C)"),
+    (r"py:class", r"coatcheck\.(handler\.P|codec\.value\.C|http\.vendor\.[JQ])"),
 ]
 
 html_theme = "furo"

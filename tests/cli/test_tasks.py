@@ -1,6 +1,7 @@
 """Commands about one task: submit, show, wait, list, and the moves."""
 
 import threading
+from datetime import timedelta
 from pathlib import Path
 
 import orjson
@@ -8,6 +9,7 @@ import pytest
 from tests.cli.conftest import Run
 from tests.core.manager_house import Job, Outcome, Vendor, build
 
+from coatcheck.errors import JobNotFoundError
 from coatcheck.model import QueryParams, QueryResult, SubmitResult
 from coatcheck.stores.sqlite import SqliteStore
 
@@ -374,6 +376,25 @@ def test_refresh_asks_the_vendor_now(run: Run, vendor: Vendor) -> None:
     task_id = submitted(run)
     work(run)
     assert run("refresh", task_id).out == f"{task_id} succeeded\n"
+
+
+def test_refresh_of_an_ended_task_says_what_it_did(run: Run, vendor: Vendor) -> None:
+    """A result is fetched again or found to be gone; after another end nobody is asked (F80)."""
+    vendor.query_answer = QueryResult.succeeded(Outcome("link"), expires_after=timedelta(hours=1))
+    task_id = submitted(run)
+    work(run, 2)
+    again = run("refresh", task_id)
+    assert (again.code, again.out) == (0, f"{task_id} succeeded\n")
+    assert "the result was fetched again, good until 20" in again.err
+    vendor.query_answer = JobNotFoundError("no such job")
+    assert "the result is gone, what was stored is kept" in run("refresh", task_id).err
+    assert run("refresh", task_id, "--json").json["result_gone"] is True
+    vendor.query_answer = QueryResult.failed("bad_prompt", "no")
+    failed_id = submitted(run)
+    work(run, 2)
+    asked = len(vendor.queries)
+    assert "nobody was asked; see: coatcheck retry" in run("refresh", failed_id).err
+    assert len(vendor.queries) == asked
 
 
 def test_make_due(run: Run) -> None:

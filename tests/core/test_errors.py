@@ -61,6 +61,7 @@ TREE: dict[str, object] = {
             "JobNotFoundError": {},
             "VendorError": {},
             "UnsafeUrlError": {},
+            "CallbackRefusedError": {},
         },
     }
 }
@@ -149,7 +150,7 @@ def test_handlers_errors_say_whether_trying_again_may_help() -> None:
     final = {
         type(e).__name__ for e in handlers_errors if isinstance(e, errors.HandlerError) and not e.retryable
     }
-    assert final == {"RejectedError", "UnsafeUrlError"}
+    assert final == {"RejectedError", "UnsafeUrlError", "CallbackRefusedError"}
 
 
 def test_unknown_name_lists_what_there_is_and_the_nearest() -> None:

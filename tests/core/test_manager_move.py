@@ -8,7 +8,7 @@ import attrs
 import pytest
 from tests.core.manager_house import CancelingVendor, House, Job, Outcome, Vendor, build
 
-from coatcheck import codec
+from coatcheck import Registry, codec, hookimpl
 from coatcheck.errors import (
     ConflictError,
     HandlerError,
@@ -22,15 +22,18 @@ from coatcheck.errors import (
 from coatcheck.model import (
     CancelFlag,
     Limit,
+    QueryContext,
     QueryParams,
     QueryResult,
     Rate,
     Side,
     SubmitResult,
     Task,
+    TaskChange,
     TaskStatus,
     Verdict,
 )
+from coatcheck.plugins import load_plugins
 from coatcheck.store import Room
 
 
@@ -393,6 +396,90 @@ def test_refresh_that_gets_no_result_keeps_the_old_one(house: House) -> None:
     with pytest.raises(HandlerError, match="what is stored is kept"):
         house.manager.refresh(task.id)
     assert house.manager.get(task.id).result == Outcome("done")
+
+
+def test_refresh_result_is_for_results_alone(house: House) -> None:
+    """A task that has none is left as it is, and the message says in which state it is."""
+    with pytest.raises(ValidationError, match="it is pending_submit; allowed from succeeded"):
+        house.manager.refresh_result(house.manager.submit(Job(), delay=timedelta(hours=1)).id)
+    running = house.submitted()
+    with pytest.raises(ValidationError, match="it is running"):
+        house.manager.refresh_result(running.id)
+    assert house.vendor.queries == []
+    house.vendor.submit_answer = SubmitResult.succeeded(Outcome("at once"))
+    at_once = house.submitted()
+    with pytest.raises(ValidationError, match="it is succeeded without one; allowed from succeeded"):
+        house.manager.refresh_result(at_once.id)
+
+
+def test_refresh_result_of_another_tenant_is_not_found(house: House) -> None:
+    """A foreign task is like a missing one, and its vendor is not asked."""
+    task = house.submitted(tenant="acme")
+    house.work()
+    asked = len(house.vendor.queries)
+    with pytest.raises(TaskNotFoundError):
+        house.manager.refresh_result(task.id, tenant="other")
+    assert len(house.vendor.queries) == asked
+
+
+def test_refresh_result_changes_the_result_and_nothing_else() -> None:
+    """No event, no money, the same status, end and generation; one query and no submit (F80)."""
+    heard: list[TaskChange] = []
+
+    class Listener:
+        coatcheck_api = 1
+        __name__ = "listener"
+
+        @hookimpl
+        def coatcheck_task_changed(self, change: TaskChange) -> None:
+            heard.append(change)
+
+    house = build(plugins=load_plugins(Registry(), extra=[Listener()]))
+    house.vendor.query_answer = QueryResult.succeeded(
+        "link-1", usage={"second": 5}, expires_after=timedelta(hours=1)
+    )
+    task = house.submitted()
+    house.work()
+    ended = house.manager.get(task.id)
+    heard.clear()
+    house.clock.advance(timedelta(hours=2))
+    house.vendor.query_answer = QueryResult.succeeded(
+        "link-2", usage={"second": 99}, expires_after=timedelta(hours=1)
+    )
+    fresh = house.manager.refresh_result(task.id)
+    again = house.manager.refresh_result(task.id)
+    assert (fresh.result, again.result, len(house.vendor.submits)) == ("link-2", "link-2", 1)
+    kept = (
+        "status",
+        "verdict",
+        "generation",
+        "usage",
+        "finished_at",
+        "submitted_at",
+        "query_params",
+        "error",
+    )
+    assert [getattr(again, name) for name in kept] == [getattr(ended, name) for name in kept]
+    assert heard == []
+    house.store.close()
+
+
+def test_refresh_result_of_two_at_once_keeps_one_of_the_fresh_ones() -> None:
+    """Whoever comes second has a result that is as fresh, so nobody is told of a conflict."""
+    texts = iter(("old", "mine", "theirs"))
+
+    class Slow(Vendor):
+        def query(self, params: QueryParams, context: QueryContext) -> QueryResult:
+            text = next(texts)
+            if text == "mine":
+                assert made.manager.refresh_result(context.task_id).result == "theirs"
+            return QueryResult.succeeded(text)
+
+    made = build(Slow())
+    task = made.submitted()
+    made.work()
+    assert made.manager.refresh_result(task.id).result == "theirs"
+    made.store.close()
 
 
 def test_refresh_without_the_handler_here_says_so(house: House) -> None:

@@ -1,5 +1,7 @@
 """Handlers that break one rule each: the contract must catch them all, and nothing else."""
 
+import hashlib
+import hmac
 import inspect
 import time
 from collections.abc import Callable, Iterator
@@ -7,11 +9,13 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar
 from uuid import uuid4
 
+import attrs
 import pytest
 from attrs import field, frozen
 
 from coatcheck import codec
 from coatcheck.errors import (
+    CallbackRefusedError,
     HandlerError,
     MaybeSentError,
     NotSentError,
@@ -20,7 +24,7 @@ from coatcheck.errors import (
     ValidationError,
     VendorError,
 )
-from coatcheck.http import Call, Reply
+from coatcheck.http import Call, Callback, CallbackNote, Reply
 from coatcheck.model import (
     Account,
     CancelResult,
@@ -31,7 +35,7 @@ from coatcheck.model import (
     SubmitContext,
     SubmitResult,
 )
-from coatcheck.testing.handler_contract import HandlerContract, Recordings
+from coatcheck.testing.handler_contract import HandlerContract, RecordedCallback, Recordings
 from coatcheck.testing.transport import reply
 from coatcheck.testing.vendor import JobRequest, JobResult, LookupVendorHandler
 
@@ -54,6 +58,29 @@ RECORDINGS: Recordings = {
 
 
 MADE_AT = datetime(2026, 1, 1, tzinfo=UTC)
+SIGNING = "signing-secret-of-a-test"
+
+
+def signature(secret: str, timestamp: str, body: bytes) -> str:
+    """Return how this vendor signs its callbacks."""
+    return hmac.new(secret.encode(), timestamp.encode() + body, hashlib.sha256).hexdigest()
+
+
+TIMESTAMP = f"{MADE_AT.timestamp():.0f}"
+NEWS = b'{"id": "job-7", "status": "succeeded"}'
+CALLBACK = RecordedCallback(
+    callback=Callback(
+        NEWS,
+        {
+            "Content-Type": "application/json",
+            "X-Signed-At": TIMESTAMP,
+            "X-Signature": signature(SIGNING, TIMESTAMP, NEWS),
+        },
+        received_at=MADE_AT,
+    ),
+    external_task_id="job-7",
+    secrets={"signing": SIGNING},
+)
 
 
 class Honest(LookupVendorHandler):
@@ -75,6 +102,15 @@ class Honest(LookupVendorHandler):
             moved = QueryParams(params.external_task_id, cursor=job["cursor"])
             return QueryResult.running(next_query_params=moved)
         return super().read_query(reply, params, context)
+
+    def read_callback(self, callback: Callback, context: QueryContext) -> CallbackNote:
+        """Read a callback that this vendor signed."""
+        expected = signature(
+            context.account.secret("signing"), callback.check_time("x-signed-at"), callback.body
+        )
+        if not hmac.compare_digest(expected.encode(), callback.required("x-signature").encode()):
+            raise CallbackRefusedError("expected a good signature, found another one")
+        return callback.note("id")
 
 
 class Nameless(Honest):
@@ -445,6 +481,47 @@ class Showing(Honest):
         return f"<Showing {self.seen}>"
 
 
+class Spelling(Honest):
+    """Finds headers only as this vendor spells them."""
+
+    def read_callback(self, callback: Callback, context: QueryContext) -> CallbackNote:
+        """Look a header up by hand."""
+        assert callback.headers["X-Signature"]
+        return super().read_callback(callback, context)
+
+
+class Trusting(Honest):
+    """Takes every callback for the vendor's."""
+
+    def read_callback(self, callback: Callback, context: QueryContext) -> CallbackNote:
+        """Check the time alone, which anybody can write."""
+        callback.check_time("x-signed-at")
+        return callback.note("id")
+
+
+class Remembering(Honest):
+    """Takes a callback for good at any time."""
+
+    def read_callback(self, callback: Callback, context: QueryContext) -> CallbackNote:
+        """Check the signature as of the moment that it names itself."""
+        signed_at = datetime.fromtimestamp(int(callback.required("x-signed-at")), UTC)
+        return super().read_callback(
+            Callback(callback.body, callback.headers, received_at=signed_at), context
+        )
+
+
+class Guessing(Honest):
+    """Makes something of whatever arrives."""
+
+    def read_callback(self, callback: Callback, context: QueryContext) -> CallbackNote:
+        """Take an unreadable callback for news of the one job that there is."""
+        try:
+            callback.json()
+        except CallbackRefusedError:
+            return CallbackNote("job-7")
+        return super().read_callback(callback, context)
+
+
 def rules() -> Iterator[tuple[str, Callable[..., None]]]:
     """Yield the rules as pytest would find them."""
     return (
@@ -467,6 +544,7 @@ def fails(rule: Callable[..., None], handler: Honest) -> bool:
         "recordings": RECORDINGS,
         "old_params": handler.old_params,
         "old_query_params": handler.old_query_params,
+        "callback": CALLBACK,
     }
     given = {name: fixtures[name] for name in inspect.signature(rule).parameters if name != "self"}
     try:
@@ -502,6 +580,10 @@ THROTTLE = "test_a_throttle_gets_through_with_its_delay"
 OLD_QUERIES = "test_old_query_params_still_work"
 CANCEL = "test_the_answers_to_a_cancel_are_told_apart"
 LOOKUP = "test_a_lookup_finds_the_job_or_says_that_there_is_none"
+NAMES_JOB = "test_a_callback_names_its_job"
+CHANGED = "test_a_changed_callback_is_refused"
+STALE = "test_a_stale_callback_is_refused"
+UNREADABLE_CALLBACK = "test_an_unreadable_callback_is_refused"
 MANNERS = "test_a_step_neither_waits_nor_repeats_its_call"
 UNCHANGED = "test_a_step_changes_nothing_that_it_was_given"
 SECRETS = "test_secrets_stay_between_us_and_the_vendor"
@@ -534,6 +616,10 @@ BROKEN: dict[type[Honest], set[str]] = {
     Modern: {OLD_QUERIES},
     Boasting: {CANCEL},
     Careless: {LOOKUP},
+    Spelling: {NAMES_JOB},
+    Trusting: {CHANGED},
+    Remembering: {STALE},
+    Guessing: {UNREADABLE_CALLBACK},
     Sleepy: {MANNERS},
     Scribbling: {UNCHANGED},
     Leaking: {SECRETS},
@@ -568,3 +654,12 @@ def test_a_required_recording_that_is_missing_is_a_failure() -> None:
     no_cancel = {name: recorded for name, recorded in RECORDINGS.items() if not name.startswith("cancel")}
     with pytest.raises(AssertionError, match="record at least one"):
         HandlerContract().test_the_answers_to_a_cancel_are_told_apart(handler, handler.params, no_cancel)
+
+
+def test_a_handler_that_reads_callbacks_must_record_one() -> None:
+    """Leaving the fixture out must not be the way around these rules; unsigned ones skip two, visibly."""
+    with pytest.raises(AssertionError, match="a fixture named callback"):
+        HandlerContract().test_a_callback_names_its_job(Honest(), None)
+    unsigned = attrs.evolve(CALLBACK, is_signed=False)
+    with pytest.raises(pytest.skip.Exception, match="does not sign"):
+        HandlerContract().test_a_stale_callback_is_refused(Honest(), unsigned)

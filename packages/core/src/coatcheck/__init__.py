@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from coatcheck.codec import RawValue, persistent, upcast
 from coatcheck.errors import (
     AmbiguousHandlerError,
+    CallbackRefusedError,
     CoatcheckError,
     ConfigError,
     ConflictError,
@@ -75,7 +76,7 @@ if TYPE_CHECKING:
     from coatcheck.config import Config
     from coatcheck.descriptor import Descriptor, JsonRequest, JsonResult
     from coatcheck.embedded import local
-    from coatcheck.http import Call, Follow, HttpHandler, Reply
+    from coatcheck.http import Call, Callback, CallbackNote, Follow, HttpHandler, Reply
     from coatcheck.manager import Manager
     from coatcheck.plugins import load_plugins
     from coatcheck.worker import Worker
@@ -85,6 +86,8 @@ if TYPE_CHECKING:
 _LATER = {
     "Accounts": "coatcheck.accounts",
     "Call": "coatcheck.http",
+    "Callback": "coatcheck.http",
+    "CallbackNote": "coatcheck.http",
     "Config": "coatcheck.config",
     "Descriptor": "coatcheck.descriptor",
     "Follow": "coatcheck.http",
@@ -103,6 +106,9 @@ __all__ = [
     "Accounts",
     "AmbiguousHandlerError",
     "Call",
+    "Callback",
+    "CallbackNote",
+    "CallbackRefusedError",
     "CancelResult",
     "CoatcheckError",
     "Config",

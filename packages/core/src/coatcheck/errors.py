@@ -332,3 +332,11 @@ class UnsafeUrlError(HandlerError):
 
     code: str = "unsafe_url"
     retryable: bool = False
+
+
+@attrs.define(slots=False)
+class CallbackRefusedError(HandlerError):
+    """A callback is not known to be the vendor's, is too old, or cannot be read; nothing was changed."""
+
+    code: str = "callback_refused"
+    retryable: bool = False

@@ -33,11 +33,14 @@ P = TypeVar("P")
 class TaskHandler(ABC, Generic[P]):
     """One vendor operation: submit once, query many times.
 
-    Subclasses set ``key`` and define ``submit`` and ``query``, either of which may be ``async def``. Two more
-    methods are capabilities, there when a subclass defines them: ``cancel(params: QueryParams, context:
-    QueryContext) -> CancelResult`` and ``lookup(params: P, context: SubmitContext) -> LookupResult``.
+    Subclasses set ``key`` and define ``submit`` and ``query``, either of which may be ``async def``. Three
+    more methods are capabilities, there when a subclass defines them: ``cancel(params: QueryParams, context:
+    QueryContext) -> CancelResult``, ``lookup(params: P, context: SubmitContext) -> LookupResult``, and
+    ``read_callback(callback: Callback, context: QueryContext) -> CallbackNote``, which verifies what the
+    vendor sent by itself and says which job it is about; it raises ``CallbackRefusedError`` where it is not
+    the vendor's.
 
-    Both may raise ``NotSentError``, ``RejectedError``, ``ThrottledError``, ``NotReadyError`` or
+    The others may raise ``NotSentError``, ``RejectedError``, ``ThrottledError``, ``NotReadyError`` or
     ``JobNotFoundError`` to say what happened; any other exception makes a submit's outcome unknown and counts
     as an error of a query.
     """
@@ -98,6 +101,11 @@ class TaskHandler(ABC, Generic[P]):
     def has_lookup(self) -> bool:
         """Whether the vendor can be asked for the job of an idempotency key."""
         return callable(getattr(self, "lookup", None))
+
+    @property
+    def has_callback(self) -> bool:
+        """Whether the vendor's callbacks are understood."""
+        return callable(getattr(self, "read_callback", None))
 
     @property
     def traits(self) -> HandlerTraits:

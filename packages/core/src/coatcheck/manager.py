@@ -1,8 +1,8 @@
 """The application's door: submit, read, wait, cancel, and the moves that operators make.
 
 A manager decides which handler takes a request, refuses what could not run elsewhere, and hands everything
-else to the store. It never calls a vendor, except in ``refresh``, and it holds no state of its own: it may be
-used from any thread and after fork, as far as its store may.
+else to the store. It never calls a vendor, except to refresh or to verify a callback, and it holds no state
+of its own: it may be used from any thread and after fork, as far as its store may.
 """
 
 import logging
@@ -39,6 +39,7 @@ from coatcheck.errors import (
     WaitTimeoutError,
 )
 from coatcheck.handler import AnyHandler
+from coatcheck.http import Callback
 from coatcheck.lifecycle import (
     RULES,
     CancelRequested,
@@ -53,6 +54,7 @@ from coatcheck.lifecycle import (
     view,
 )
 from coatcheck.model import (
+    EMPTY,
     ENDS,
     LONGEST,
     Limit,
@@ -115,9 +117,9 @@ class Manager:
     Args:
         store: keeps the tasks; stays the caller's to close.
         registry: the handlers that requests can go to.
-        accounts: credentials for ``refresh``; by default those of the environment.
+        accounts: credentials for refreshes and callbacks; by default those of the environment.
         selector: chooses where several handlers accept a request; without one, ``handler_key`` must.
-        transport: performs the calls of ``refresh``; by default one of its own.
+        transport: performs the calls of refreshes and callbacks; by default one of its own.
         plugins: hooks that hear of changes and may delay or refuse a submit.
     """
 
@@ -604,9 +606,7 @@ class Manager:
         """Look at the vendor now: one query, one commit; return the task as it is afterwards.
 
         A queryable task is looked at unless a worker does that right now, or a limit or a gate forbids it.
-        For a SUCCEEDED one the result is fetched again, for instance because its links have expired; where
-        the vendor has forgotten the job, ``result_gone`` is set. Any other task is returned as it is. May be
-        repeated.
+        For a SUCCEEDED one this is ``refresh_result``. Any other task is returned as it is. May be repeated.
 
         Raises:
             TaskNotFoundError: there is no such task, or it is another tenant's.
@@ -615,9 +615,7 @@ class Manager:
         """
         task = self.get(task_id, tenant=tenant)
         if task.status is TaskStatus.SUCCEEDED:
-            transition = self._steps.refetch(self._stored(task_id, tenant), self.store.now())
-            self.store.commit([transition])  # a conflict means that somebody else has just refreshed it
-            return self.get(task_id, tenant=tenant)
+            return self.refresh_result(task_id, tenant=tenant)
         if not task.status.is_queryable:
             return task
         self.registry.handler(task.handler_key)
@@ -641,6 +639,94 @@ class Manager:
             self._changed(task, after)
             return after
         return self.get(task_id, tenant=tenant)
+
+    def refresh_result(self, task_id: str, *, tenant: str | None = None) -> Task:
+        """Ask the vendor again for the result of a SUCCEEDED task, and return the task with what it gave.
+
+        For results that expire, such as links: one query with the same external task id, nothing is
+        submitted. The fresh result and its ``result_expires_at`` take the place of the old ones; where the
+        vendor does not know the job any more, ``result_gone`` is set and the old result is kept. The status,
+        events and money stay as they are. May be repeated.
+
+        Raises:
+            ValidationError: the task is in another state, or ended without an external task id.
+            TaskNotFoundError: there is no such task, or it is another tenant's.
+            UnknownNameError: its handler or its account is not known in this process.
+            HandlerError: the vendor gave no result this time; what is stored is kept, try again later.
+            RequestError: what the vendor gave cannot be stored; what is stored is kept.
+        """
+        stored = self._stored(task_id, tenant)
+        task = view(codec.decode_task(stored, with_result=False), self.store.now())
+        if task.status is not TaskStatus.SUCCEEDED or task.query_params is None:
+            found = "succeeded without one" if task.status is TaskStatus.SUCCEEDED else task.status
+            raise ValidationError(
+                f"cannot refresh the result of task {task.id}: it is {found}; allowed from succeeded with an "
+                "external id, by which the vendor is asked again",
+                "task_id",
+            )
+        transition = self._steps.refetch(stored, self.store.now())
+        try:
+            (answer,) = self.store.commit([transition])
+        except StoreUnavailableError:
+            (answer,) = self.store.commit([transition])  # a repeat of the same key answers DONE
+        # A conflict means that somebody else has just refreshed it: theirs is as fresh.
+        if answer.outcome not in (Outcome.DONE, Outcome.CONFLICT):
+            raise StoreError(f"task {task.id} could not be written: {answer.message or answer.outcome}")
+        return self.get(task_id, tenant=tenant)
+
+    def receive_callback(
+        self,
+        task_id: str,
+        *,
+        body: bytes,
+        headers: Mapping[str, str],
+        query: Mapping[str, str] = EMPTY,
+        received_at: datetime | None = None,
+        tenant: str | None = None,
+    ) -> Task:
+        """Take what a vendor sent by itself as a hint to look at a task's job now; return the task.
+
+        The handler verifies the vendor's signature, where it has one, and says which job the callback is
+        about. If that is the task's job, its next query is due now (``make_due``), and a worker asks the
+        vendor, whose answer is the only evidence. A callback that comes while the submit is still under way
+        makes the first query due as soon as that is stored. One for a task that has ended changes nothing.
+        May be repeated. For the application's own web server: it blocks as long as the store does and, while
+        a vendor's public keys are fetched, as that vendor does.
+
+        Args:
+            task_id: which, from the callback's own address.
+            body: the raw bytes as they arrived, neither decoded nor parsed.
+            headers: all headers of the request.
+            query: the parameters of the URL, for handlers that read them.
+            received_at: when it arrived, if it was kept in a queue since; by default now, by the store's
+                clock.
+            tenant: only if it belongs to this tenant.
+
+        Raises:
+            CallbackRefusedError: the signature is missing, wrong or too old, or the callback cannot be read;
+                nothing was changed.
+            TaskNotFoundError: there is no such task, it is another tenant's, or its job is not the one that
+                the callback is about.
+            UnknownNameError: the handler, the account or a secret for the signature is not configured here.
+            HandlerError: a vendor's public keys could not be fetched, so nobody knows.
+            ValidationError: the body is not bytes, or the time is naive.
+        """
+        now = self.store.now()
+        callback = Callback(body, headers, query=query, received_at=received_at or now)
+        task = self.get(task_id, tenant=tenant, with_result=False)
+        note = self._steps.read_callback(task, callback, now)
+        if task.external_task_id not in (None, note.external_task_id):
+            raise self._not_found(task_id)
+        if task.status.is_queryable or (task.status is TaskStatus.SUBMITTING and task.is_leased):
+            self.store.make_due([task_id])
+        elif task.status is TaskStatus.SUBMIT_UNKNOWN:
+            _log.warning(
+                "a callback for task %s, whose submit is unknown, names job %r; look at the vendor, then "
+                "resolve the task",
+                task_id,
+                note.external_task_id[:200],
+            )
+        return self.get(task_id, tenant=tenant, with_result=False)
 
     def make_due(self, task_id: str, *, redrive: bool = False, tenant: str | None = None) -> Task:
         """Let a waiting task's next step happen now. May be repeated.

@@ -7,11 +7,11 @@ import click
 
 from coatcheck import codec
 from coatcheck.cli.app import App, common, find_app, refuse
-from coatcheck.cli.output import plain, write_json
+from coatcheck.cli.output import instant, plain, write_json
 from coatcheck.cli.progress import describe
 from coatcheck.cli.read import TENANT
 from coatcheck.errors import CoatcheckError
-from coatcheck.model import QueryParams, Task
+from coatcheck.model import QueryParams, Task, TaskStatus
 
 TASK = click.argument("task_id", metavar="ID")
 
@@ -72,10 +72,29 @@ def resume(task_id: str, tenant: str | None) -> None:
 @TENANT
 @common
 def refresh(task_id: str, tenant: str | None) -> None:
-    """Ask the vendor now; for a task that succeeded, fetch its result again."""
+    """Ask the vendor now, once.
+
+    Of a task that succeeded the result is fetched again, by the same job: links to results expire. Where the
+    vendor has forgotten the job, that is noted, and the old result stays. A task that ended otherwise is left
+    as it is.
+    """
     app = find_app()
     app.plugins  # noqa: B018  # loading is what registers handlers and result types
-    _done(app, app.manager.refresh(task_id, tenant=tenant))
+    before = app.manager.get(task_id, tenant=tenant, with_result=False)
+    after = app.manager.refresh(task_id, tenant=tenant)
+    _done(app, after)
+    if before.status.is_end and not app.is_json:
+        click.echo(_refreshed(after), err=True)
+
+
+def _refreshed(task: Task) -> str:
+    """Say what became of a task that had ended before."""
+    if task.status is not TaskStatus.SUCCEEDED:
+        return "it has ended, so nobody was asked; see: coatcheck retry, coatcheck resume"
+    if task.result_gone:
+        return "the vendor does not know the job any more: the result is gone, what was stored is kept"
+    until = f", good until {instant(task.result_expires_at)}" if task.result_expires_at else ""
+    return f"the result was fetched again{until}"
 
 
 @click.command()

@@ -6,11 +6,12 @@ reply table and returns the result. Nothing here does I/O, sleeps or retries; a 
 
 from coatcheck.http.address import check_public
 from coatcheck.http.call import BODY_CAP, DOWNLOAD_CAP, Call, Follow, FromUrl, Part, Reply, path
+from coatcheck.http.callback import TASK_ID, Callback, CallbackNote, callback_url, check_callback_url
 from coatcheck.http.handler import HttpHandler
 from coatcheck.http.options import VendorOptions
 from coatcheck.http.run import run, run_async
 from coatcheck.http.table import ACCOUNT_REFUSED
-from coatcheck.http.talk import FOLLOWS, REDIRECTS, steps
+from coatcheck.http.talk import FOLLOWS, REDIRECTS, callback_steps, steps
 from coatcheck.http.tokens import Token
 from coatcheck.http.vendor import Trouble, VendorHandler, VendorJob, VendorRequest
 
@@ -20,7 +21,10 @@ __all__ = [
     "DOWNLOAD_CAP",
     "FOLLOWS",
     "REDIRECTS",
+    "TASK_ID",
     "Call",
+    "Callback",
+    "CallbackNote",
     "Follow",
     "FromUrl",
     "HttpHandler",
@@ -32,6 +36,9 @@ __all__ = [
     "VendorJob",
     "VendorOptions",
     "VendorRequest",
+    "callback_steps",
+    "callback_url",
+    "check_callback_url",
     "check_public",
     "path",
     "run",

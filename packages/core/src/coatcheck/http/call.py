@@ -30,7 +30,8 @@ _PLAIN_SEGMENT = re.compile(r"[A-Za-z0-9_.~-]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 
-def _lowered(headers: Mapping[str, str]) -> Mapping[str, str]:
+def lowered(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """Return headers with their names in lower case."""
     return {name.lower(): value for name, value in headers.items()}
 
 
@@ -162,7 +163,7 @@ class Reply:
 
     status: int
     body: bytes = field(default=b"", repr=False)
-    headers: Mapping[str, str] = field(default=EMPTY, converter=_lowered, repr=False)
+    headers: Mapping[str, str] = field(default=EMPTY, converter=lowered, repr=False)
     file: IO[bytes] | None = field(default=None, repr=False, kw_only=True)
 
     @property

@@ -30,7 +30,8 @@ class HttpHandler(TaskHandler[P], Generic[P]):
     Two pairs more are capabilities, there when a subclass defines them, with the arguments of these four:
     ``cancel_call(params, context) -> Call | CancelResult`` with ``read_cancel(reply, params, context)`` like
     a query, ``lookup_call(params, context) -> Call | LookupResult`` with ``read_lookup(reply, params,
-    context)`` like a submit.
+    context)`` like a submit. A third is ``read_callback(callback, context) -> CallbackNote``; where a
+    signature's public keys have to be fetched first it returns a ``Follow``.
 
     Replies that are not 2xx never reach a ``read_*`` method, unless the call has their status in ``accept``.
     They follow the reply table: 429, 425, and 503 with ``Retry-After``, are throttles; on submit any other

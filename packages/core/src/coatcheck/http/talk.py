@@ -7,7 +7,7 @@ Nothing in here does I/O, sleeps or retries.
 import re
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit
 
 import attrs
@@ -33,6 +33,7 @@ from coatcheck.http.address import (
     trust,
 )
 from coatcheck.http.call import Call, Follow, FromUrl, Part, Parts, Reply
+from coatcheck.http.callback import Callback, CallbackNote, check_callback, refused
 from coatcheck.http.table import check
 from coatcheck.http.tokens import Token, TokenCache
 from coatcheck.model import (
@@ -100,6 +101,33 @@ def steps(handler: "HttpHandler[Any]", kind: Step, params: Any, context: Any) ->
     except Exception as error:
         if isinstance(error, HandlerError) and error.code == TOKEN_REFUSED:
             talk.drop_token()
+        if talk.secrets:
+            mask_error(error, talk.secrets)
+        raise
+    finally:
+        for file in talk.files:
+            file.close()
+
+
+def callback_steps(
+    handler: "HttpHandler[Any]", callback: Callback, context: QueryContext
+) -> Generator[Call, Reply, CallbackNote]:
+    """Let a handler read what the vendor sent by itself; it may ``Follow`` calls that fetch public keys.
+
+    Args:
+        handler: whose ``read_callback`` is used.
+        callback: what arrived.
+        context: the context of a query of the task that the callback came for.
+
+    Raises:
+        CallbackRefusedError: it is not the vendor's, too old, or cannot be read.
+        HandlerError: a call failed, so nobody knows.
+        ConfigError: a secret is missing.
+    """
+    talk = _Talk(handler, Step.QUERY, context)
+    try:
+        return (yield from talk.callback(callback))
+    except Exception as error:
         if talk.secrets:
             mask_error(error, talk.secrets)
         raise
@@ -202,6 +230,19 @@ class _Talk:
         if isinstance(call, answer_type):
             return call
         return (yield from self._ask(call, params, f"read_{name}", answer_type))
+
+    def callback(self, callback: Callback) -> Generator[Call, Reply, CallbackNote]:
+        """Read a callback."""
+        check_callback(callback)
+        try:
+            answer = cast("Any", self.handler).read_callback(callback, self.context)
+        except (HandlerError, ConfigError):
+            raise
+        except Exception as error:
+            raise refused(error) from error
+        if isinstance(answer, Follow):
+            answer = yield from self._follow(answer)
+        return _expect(answer, CallbackNote, "read_callback")
 
     def _ask(self, call: Any, params: Any, reader: str, expected: type[R]) -> Generator[Call, Reply, R]:
         """Make one call and read its reply, and further ones as long as the reader wants them."""

@@ -20,6 +20,8 @@ from attrs import frozen
 from coatcheck import codec
 from coatcheck.accounts import mask_error
 from coatcheck.errors import (
+    CallbackRefusedError,
+    ConfigError,
     HandlerError,
     JobNotFoundError,
     RequestError,
@@ -27,7 +29,8 @@ from coatcheck.errors import (
     UnknownNameError,
 )
 from coatcheck.handler import AnyHandler, Resolved
-from coatcheck.http import HttpHandler, run_async, steps
+from coatcheck.http import Callback, CallbackNote, HttpHandler, callback_steps, run, run_async, steps
+from coatcheck.http.callback import check_callback, refused
 from coatcheck.lifecycle import (
     CancelRequested,
     Event,
@@ -373,6 +376,42 @@ class Steps:
         move = advance(task, event, now)
         assert move is not None  # noqa: S101  # the table has this pair; narrows the type
         return unleased(task, move, result=result)
+
+    def read_callback(self, task: Task, callback: Callback, now: datetime) -> CallbackNote:
+        """Let the task's handler say which job a callback is about. Nothing is written.
+
+        Raises:
+            CallbackRefusedError: it is not the vendor's, too old, or cannot be read.
+            UnknownNameError: the handler or the account is not configured here.
+            HandlerError: a call for public keys failed, so nobody knows.
+        """
+        handler: Any = self._registry.handler(task.handler_key).handler
+        if not handler.has_callback:
+            raise CallbackRefusedError(
+                f"expected a handler that reads callbacks, found {handler.key}, which has no read_callback; "
+                "its jobs are asked about as always",
+                code="not_read",
+            )
+        vault = Vault(self._account(task, handler))
+        context = self._query_context(task, Account(task.account, vault.lookup, vault.seen), now)
+        try:
+            if isinstance(handler, HttpHandler):
+                return run(callback_steps(handler, callback, context), context)
+            check_callback(callback)
+            note = handler.read_callback(callback, context)
+            if inspect.isawaitable(note):
+                note = run_here(note)
+        except (HandlerError, ConfigError) as error:
+            mask_error(error, vault.seen)
+            raise
+        except Exception as error:
+            mask_error(error, vault.seen)
+            raise refused(error) from error
+        if not isinstance(note, CallbackNote):
+            raise HandlerError(
+                f"{handler.key}: read_callback must return a CallbackNote, found {type(note).__name__}"
+            )
+        return note
 
     @staticmethod
     def transition(

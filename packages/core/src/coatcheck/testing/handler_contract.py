@@ -19,9 +19,11 @@ from unittest import mock
 
 import attrs
 import pytest
+from attrs import frozen
 
 from coatcheck import codec
 from coatcheck.errors import (
+    CallbackRefusedError,
     CoatcheckError,
     HandlerError,
     MaybeSentError,
@@ -31,8 +33,9 @@ from coatcheck.errors import (
     ThrottledError,
 )
 from coatcheck.handler import AnyHandler, resolve
-from coatcheck.http import FOLLOWS, Call, HttpHandler, Reply
+from coatcheck.http import FOLLOWS, Call, Callback, CallbackNote, HttpHandler, Reply, callback_steps, run
 from coatcheck.model import (
+    EMPTY,
     Account,
     CancelResult,
     LookupResult,
@@ -50,6 +53,26 @@ from coatcheck.testing.transport import Outcome, ScriptedTransport, reply
 #: a handler that does not talk HTTP, a function that sets its vendor up and returns the params for a query.
 Recording = Reply | Sequence[Outcome] | Callable[[], QueryParams | None]
 Recordings = Mapping[str, Recording]
+
+
+@frozen(kw_only=True)
+class RecordedCallback:
+    """One callback of the vendor's, for the rules of a handler with ``read_callback``.
+
+    Args:
+        callback: what arrived, with a signature that is good at its ``received_at``.
+        external_task_id: the job that it is about.
+        is_signed: whether the vendor signs; where it does not, less can be refused.
+        secrets: parts of the account that the signature is made with.
+        replies: to the calls that fetch public keys.
+    """
+
+    callback: Callback
+    external_task_id: str
+    is_signed: bool = True
+    secrets: Mapping[str, str] = EMPTY
+    replies: Sequence[Outcome] = ()
+
 
 REQUIRED = ("accepted", "running", "succeeded", "failed")
 CANCELS = ("cancel_done", "cancel_accepted", "cancel_refused")
@@ -79,7 +102,8 @@ class HandlerContract(Contract):
     "found" and "not_found" (lookups). A step of several calls gets a sequence. A rule without its recording
     is skipped, visibly.
 
-    Two more fixtures hold what released versions stored: ``old_params`` and ``old_query_params``.
+    Two more fixtures hold what released versions stored: ``old_params`` and ``old_query_params``. A handler
+    with ``read_callback`` has one more: ``callback``.
     """
 
     @pytest.fixture
@@ -108,6 +132,11 @@ class HandlerContract(Contract):
     def old_query_params(self) -> Iterable[QueryParams]:
         """Return query params as released versions stored them."""
         return ()
+
+    @pytest.fixture
+    def callback(self) -> RecordedCallback | None:
+        """Return a callback of the vendor's; needed by a handler that reads them."""
+        return None
 
     # Requests.
 
@@ -396,6 +425,59 @@ class HandlerContract(Contract):
                 f"{unsure!r}: expected a HandlerError, found {problem!r}"
             )
 
+    # Callbacks.
+
+    def test_a_callback_names_its_job(self, handler: AnyHandler, callback: RecordedCallback | None) -> None:
+        """A good callback is read, in whatever spelling its headers come, and asks nobody about the job."""
+        recorded = _recorded(handler, callback)
+        shouted = {name.upper(): value for name, value in recorded.callback.headers.items()}
+        for sent in (recorded.callback, attrs.evolve(recorded.callback, headers=shouted)):
+            transport = ScriptedTransport(recorded.replies)
+            note = self._read_callback(handler, recorded, sent, transport)
+            assert note == CallbackNote(recorded.external_task_id), f"read as {note!r}"
+            assert len(transport.calls) <= len(recorded.replies), f"made {transport.calls}"
+
+    def test_a_changed_callback_is_refused(
+        self, handler: AnyHandler, callback: RecordedCallback | None
+    ) -> None:
+        """Whoever knows the address can send something to it: only the vendor's own is read."""
+        recorded = _recorded(handler, callback, signed=True)
+        good = recorded.callback
+        changed = {name: _changed(value) for name, value in good.headers.items()}
+        for sent in (
+            attrs.evolve(good, body=good.body + b" "),
+            attrs.evolve(good, headers={}),
+            attrs.evolve(good, headers=changed),
+        ):
+            self._check_refused(handler, recorded, sent)
+        for name in good.headers:
+            # A header that is not signed may say what it wants, and no callback may name another job for it.
+            for headers in (
+                {**good.headers, name: changed[name]},
+                {other: value for other, value in good.headers.items() if other != name},
+            ):
+                sent = attrs.evolve(good, headers=headers)
+                outcome = _outcome(self._read_callback, handler, recorded, sent)
+                is_harmless = outcome == CallbackNote(recorded.external_task_id)
+                assert is_harmless or isinstance(outcome, CallbackRefusedError), f"{name}: {outcome!r}"
+
+    def test_a_stale_callback_is_refused(
+        self, handler: AnyHandler, callback: RecordedCallback | None
+    ) -> None:
+        """A callback that somebody kept is not good for ever, and one from the future is nobody's."""
+        recorded = _recorded(handler, callback, signed=True)
+        for apart in (timedelta(days=1), timedelta(days=-1)):
+            sent = attrs.evolve(recorded.callback, received_at=recorded.callback.received_at + apart)
+            self._check_refused(handler, recorded, sent)
+
+    def test_an_unreadable_callback_is_refused(
+        self, handler: AnyHandler, callback: RecordedCallback | None
+    ) -> None:
+        """Anybody may have sent it, so it is neither a fault of ours nor news of a job."""
+        recorded = _recorded(handler, callback)
+        for body in (*_UNREADABLE, *_EMPTY, recorded.callback.body[: len(recorded.callback.body) // 2]):
+            self._check_refused(handler, recorded, attrs.evolve(recorded.callback, body=body))
+
     # Manners.
 
     def test_a_step_neither_waits_nor_repeats_its_call(
@@ -502,6 +584,26 @@ class HandlerContract(Contract):
         assert isinstance(result, LookupResult), f"lookup must return a LookupResult, found {result!r}"
         return result
 
+    def _read_callback(
+        self,
+        handler: AnyHandler,
+        recorded: RecordedCallback,
+        callback: Callback,
+        transport: ScriptedTransport | None = None,
+    ) -> Any:
+        transport = ScriptedTransport(recorded.replies) if transport is None else transport
+        account = Account("contract", lambda part: recorded.secrets.get(part, _SECRET))
+        context = attrs.evolve(
+            self._query_context(transport, now=recorded.callback.received_at), account=account
+        )
+        if isinstance(handler, HttpHandler):
+            return run(callback_steps(handler, callback, context), context)
+        return _called(handler, "read_callback", callback, context)
+
+    def _check_refused(self, handler: AnyHandler, recorded: RecordedCallback, callback: Callback) -> None:
+        outcome = _outcome(self._read_callback, handler, recorded, callback)
+        assert isinstance(outcome, CallbackRefusedError), f"expected CallbackRefusedError, found {outcome!r}"
+
     def _query_params(
         self, handler: AnyHandler, params: Any, recordings: Recordings, situation: str
     ) -> QueryParams:
@@ -574,6 +676,23 @@ def _problem(step: Callable[..., Any], *arguments: Any) -> Exception:
     outcome = _outcome(step, *arguments)
     assert isinstance(outcome, Exception), f"expected an exception, found {outcome!r}"
     return outcome
+
+
+def _recorded(
+    handler: AnyHandler, callback: RecordedCallback | None, *, signed: bool = False
+) -> RecordedCallback:
+    """Return the recorded callback, or skip a rule that does not concern this handler."""
+    if not handler.has_callback:
+        pytest.skip("the handler has no read_callback")
+    assert callback is not None, "the handler has a read_callback: give the contract a fixture named callback"
+    if signed and not callback.is_signed:
+        pytest.skip("the vendor does not sign its callbacks: each of them is a hint")
+    return callback
+
+
+def _changed(value: str) -> str:
+    """Return a header's value with its last character replaced."""
+    return value[:-1] + ("0" if value[-1:] != "0" else "1")
 
 
 def _missing(situation: str) -> NoReturn:
