@@ -1,3 +1,32 @@
 """What this package registers with coatcheck: hook implementations only, no handler code."""
 
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from coatcheck import Registry, hookimpl
+from coatcheck_video.aliyun_wan import AliyunWanHandler
+
 coatcheck_api = 1
+
+#: The vendors' handlers, and where their protocols are: those are imported by whoever serves them.
+VENDORS = ((AliyunWanHandler, "coatcheck_video.sandbox.aliyun:AliyunWanSandbox"),)
+
+
+@hookimpl
+def coatcheck_register_handlers(registry: Registry) -> None:
+    """Register the handlers of this package; their request type comes with them."""
+    for handler, _ in VENDORS:
+        registry.add_handler(handler())
+
+
+@hookimpl
+def coatcheck_register_sandboxes(registry: Registry) -> None:
+    """Register the vendors that can be tried on this machine."""
+    for handler, place in VENDORS:
+        registry.add_sandbox(handler.key, partial(_made, place))
+
+
+def _made(place: str, **options: Any) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)(**options)
