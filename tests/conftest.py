@@ -1,6 +1,7 @@
 """Settings that hold for every test: Hypothesis profiles, and what a missing server means."""
 
 import os
+import signal
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -8,6 +9,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 IN_CI = os.environ.get("CI", "").lower() not in {"", "0", "false"}
+
+# A shell that starts a job in the background makes it ignore Ctrl-C, and so do all its children; the tests
+# that press Ctrl-C mean a program that was started in the usual way.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Deadlines are off: on two shared cores they measure the neighbours, not the code.
 settings.register_profile("dev", max_examples=20, deadline=None)
