@@ -3,7 +3,7 @@
 import shlex
 import signal
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import click
 
@@ -42,7 +42,10 @@ def sandbox(*, names: tuple[str, ...], port: int, script: str) -> None:
         raise CoatcheckError(
             f"cannot listen on port {port}: {error.strerror}; choose another by --port"
         ) from None
-    with server:
+    with ExitStack() as closing:
+        for vendor in made.values():
+            closing.callback(vendor.close)
+        closing.enter_context(server)
         _show({name: dict(vendor.environment(Mounts.url(server.url, name))) for name, vendor in made.items()})
         with suppress(KeyboardInterrupt):
             signal.sigwait(signals)

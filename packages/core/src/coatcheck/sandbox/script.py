@@ -68,6 +68,8 @@ class Script:
     cancel: Literal["done", "accepted", "refused"] = "done"
     #: Seconds before every answer.
     latency: float = 0.0
+    #: How long a link to a result works, in seconds; ``None`` for ever. Each look gives a new one.
+    link_life: float | None = None
     on_submit: tuple[str, ...] = field(default=(), converter=_words)
     on_query: tuple[str, ...] = field(default=(), converter=_words)
     on_cancel: tuple[str, ...] = field(default=(), converter=_words)
@@ -142,6 +144,7 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
     "polls": _number(int),
     "seconds": _number(float),
     "latency": _number(float),
+    "link_life": _number(float),
     "poll_after": _number(float),
     "progress": lambda text: [_number(float)(part) for part in _list(text)],
     "at_once": lambda text: text in ("1", "true", "yes"),

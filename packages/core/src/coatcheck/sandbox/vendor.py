@@ -1,7 +1,7 @@
 """``VendorSandbox``: the base of all vendor protocols: jobs that go by their scripts, and faults.
 
 Words, paths and shapes belong to the subclasses, which stand beside the handlers of their vendors. Nothing
-here does I/O.
+here does I/O, but for callbacks, which ``Caller`` posts.
 """
 
 import threading
@@ -9,18 +9,24 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import attrs
 from attrs import define
 
 from coatcheck.errors import UnknownNameError, ValidationError
+from coatcheck.http import Call
 from coatcheck.model import EMPTY
+from coatcheck.sandbox.caller import Caller
+from coatcheck.sandbox.mount import public_url
 from coatcheck.sandbox.script import CALLS, OK, Fault, Script, spoil
 from coatcheck.sandbox.server import Answer, Request
 
 #: How many of the latest requests are kept, to be looked at by tests.
 KEPT = 1000
+#: The fact of a job that says where its callbacks go.
+CALLBACK_URL = "callback_url"
 
 
 @define
@@ -73,6 +79,12 @@ class Job:
         else:
             self.state = script.end
 
+    def run_out(self) -> None:
+        """Move on to the end that comes when the job's time is over, whoever looked or did not."""
+        self.polls = max(self.polls, self.script.queued + self.script.polls)
+        self.started = float("-inf")
+        self.look()
+
 
 class VendorSandbox(ABC):
     """An ``App`` that speaks one vendor's protocol: subclasses route requests to the methods here.
@@ -99,6 +111,8 @@ class VendorSandbox(ABC):
         self._lock = threading.RLock()
         self._turns: Counter[tuple[str, str]] = Counter()
         self._next_faults: dict[str, deque[str]] = defaultdict(deque)
+        #: Posts the callbacks of a vendor that makes any.
+        self.caller = Caller()
 
     def __call__(self, request: Request) -> Answer:
         """Answer one request."""
@@ -118,7 +132,24 @@ class VendorSandbox(ABC):
             url: where this protocol is served, without a trailing slash.
         """
 
+    def close(self) -> None:
+        """Make no more callbacks; needed after those of a vendor that makes any. Repeatable."""
+        self.caller.close()
+
     # What a vendor has its own way of.
+
+    def callback(self, job: Job, url: str) -> Call | None:
+        """Return the call that tells of a job's state, signed and all; by default a vendor makes none.
+
+        Asked for jobs whose submit named an address, which the protocol keeps as the fact ``callback_url``:
+        after the submit, and after each change of ``job.state``. Such a job with ``seconds`` in its script
+        ends when these are over, whether anybody looks or not.
+
+        Args:
+            job: whose state.
+            url: where to.
+        """
+        return None
 
     def token_of(self, request: Request) -> str | None:
         """Return the credentials of a request; by default those of a ``Bearer`` header."""
@@ -156,6 +187,9 @@ class VendorSandbox(ABC):
             self.jobs[job.id] = job
             if script.at_once:
                 job.state = script.end if script.end != "never" else "running"
+            self._tell(job)
+            if job.facts.get(CALLBACK_URL) and script.seconds and not job.is_end:
+                self.caller.later(script.seconds, partial(self._run_out, job))
             return show(job)
 
         return self._act("submit", request, script, name, create)
@@ -164,7 +198,10 @@ class VendorSandbox(ABC):
         """Move a job on and show it."""
 
         def look(job: Job) -> Answer:
+            before = job.state
             job.look()
+            if job.state != before:
+                self._tell(job)
             return show(job)
 
         return self._of_job("query", request, job_id, look)
@@ -175,6 +212,7 @@ class VendorSandbox(ABC):
         def stop(job: Job) -> Answer:
             if not job.is_end and job.script.cancel == "done":
                 job.state = "canceled"
+                self._tell(job)
             elif not job.is_end:
                 job.is_stopping = job.script.cancel == "accepted"
             return show(job)
@@ -188,7 +226,16 @@ class VendorSandbox(ABC):
             return Answer(400, b"credentials were sent to a storage service")
         if job is None:
             return Answer(404, b"no such file")
+        expires = request.query.get("expires")
+        if expires is not None and float(expires) < time.time():
+            return Answer(403, b"the link has expired")
         return self._act("result", request, job.script, job.id, lambda: show(job), is_open=True)
+
+    def link(self, request: Request, job: Job, name: str) -> str:
+        """Return a link to ``/files/<job>/<name>`` for ``file``; with a script's ``link_life`` it expires."""
+        url = f"{public_url(request)}/files/{job.id}/{name}"
+        life = job.script.link_life
+        return url if life is None else f"{url}?expires={time.time() + life:.3f}"
 
     def result(self, request: Request, job_id: str, show: Callable[[Job], Answer]) -> Answer:
         """Show a job without moving it on: for vendors that give the result by a call of its own."""
@@ -212,6 +259,19 @@ class VendorSandbox(ABC):
         """Lose all jobs, as a vendor does whose retention is over; the requests are kept."""
         with self._lock:
             self.jobs.clear()
+
+    def _tell(self, job: Job) -> None:
+        url = job.facts.get(CALLBACK_URL)
+        call = self.callback(job, url) if url else None
+        if call is not None:
+            self.caller.post(call)
+
+    def _run_out(self, job: Job) -> None:
+        with self._lock:
+            before = job.state
+            job.run_out()
+            if job.state != before:
+                self._tell(job)
 
     def _of_job(self, kind: str, request: Request, job_id: str, act: Callable[[Job], Answer]) -> Answer:
         job = self.jobs.get(job_id)

@@ -8,7 +8,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -121,7 +121,7 @@ class VendorMatrix:
     def living(self, folder: Path, sandbox: VendorSandbox | None = None) -> Iterator[Live]:
         """Serve the vendor and run a house for it."""
         made = sandbox or self.sandbox_type()
-        with Server(Mounts({self.handler_type.key: made})) as server:
+        with closing(made), Server(Mounts({self.handler_type.key: made})) as server:
             handler = self.handler_at(Mounts.url(server.url, self.handler_type.key))
             parts = {part: lambda: SECRET for part in self.parts}
             with coatcheck.local(
