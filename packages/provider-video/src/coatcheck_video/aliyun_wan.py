@@ -3,7 +3,8 @@
 Facts are from the agents-flex adapter (AF), recorded traffic of dashscope 2.0.2 (SDK) and the vendor's pages
 (DOC); ``(1)`` marks what one weaker source says. Where AF differs from the vendor, the vendor holds:
 
-- kf2v models (first and last frame) have a submit path of their own (SDK, DOC).
+- kf2v models (first and last frame) have a submit path of their own (old API of the SDK, DOC); the SDK's new
+    API sends them where the others go (?).
 - Sound is switched by ``audio`` up to 2.6, not by ``generate_audio``; from 2.7 on it is always there.
 - ``fps`` is no parameter; ``ratio`` is one from 2.7 on. Before, models from text and references take
     ``size``, pixels with ``*``: a tier and a ratio become the size that the vendor lists for them.

@@ -5,12 +5,16 @@ from importlib import import_module
 from typing import Any
 
 from coatcheck import Registry, hookimpl
+from coatcheck_video.aliyun_happyhorse import AliyunHappyHorseHandler
 from coatcheck_video.aliyun_wan import AliyunWanHandler
 
 coatcheck_api = 1
 
 #: The vendors' handlers, and where their protocols are: those are imported by whoever serves them.
-VENDORS = ((AliyunWanHandler, "coatcheck_video.sandbox.aliyun:AliyunWanSandbox"),)
+VENDORS = (
+    (AliyunWanHandler, "coatcheck_video.sandbox.aliyun:AliyunWanSandbox"),
+    (AliyunHappyHorseHandler, "coatcheck_video.sandbox.aliyun:AliyunHappyHorseSandbox"),
+)
 
 
 @hookimpl

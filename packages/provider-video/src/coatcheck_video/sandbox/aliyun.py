@@ -89,6 +89,12 @@ class AliyunWanSandbox(DashScopeSandbox):
     variable = "ALIYUN_WAN"
 
 
+class AliyunHappyHorseSandbox(DashScopeSandbox):
+    """The HappyHorse models."""
+
+    variable = "ALIYUN_HAPPYHORSE"
+
+
 def _unknown(job_id: str) -> Answer:
     return Answer.json({"request_id": "r-1", "output": {"task_id": job_id, "task_status": "UNKNOWN"}})
 
