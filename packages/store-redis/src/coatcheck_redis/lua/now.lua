@@ -1,0 +1,3 @@
+-- The time of the store.
+-- use: base
+return string.format('%d', now)
