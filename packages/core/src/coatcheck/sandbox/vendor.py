@@ -40,6 +40,8 @@ class Job:
     #: What the protocol wants to remember of the submit.
     facts: Mapping[str, Any]
     started: float
+    #: The credentials that it was submitted with.
+    token: str | None = None
     #: ``"queued"``, ``"running"``, ``"succeeded"``, ``"failed"`` or ``"canceled"``.
     state: str = "queued"
     polls: int = 0
@@ -49,6 +51,17 @@ class Job:
     def is_end(self) -> bool:
         """Whether the job changes no more."""
         return self.state in ("succeeded", "failed", "canceled")
+
+    def is_live(self, now: float) -> bool:
+        """Whether the job runs on: until somebody saw its end, or without ``polls`` until its time is over.
+
+        Args:
+            now: by the monotonic clock.
+        """
+        script = self.script
+        if self.is_end or script.end == "never" or script.queued or script.polls:
+            return not self.is_end
+        return now - self.started < script.seconds
 
     @property
     def progress(self) -> float | None:
@@ -106,8 +119,10 @@ class VendorSandbox(ABC):
         self.jobs: dict[str, Job] = {}
         #: The latest requests, oldest first.
         self.requests: deque[Request] = deque(maxlen=KEPT)
-        #: How many requests of each kind came in; see ``CALLS``.
+        #: How many requests of each kind came in, see ``CALLS``; and "full": submits above ``live_limit``.
         self.counts: Counter[str] = Counter()
+        #: Live jobs per credentials; one more is answered as by a vendor that is full. ``None``: any number.
+        self.live_limit: int | None = None
         self._lock = threading.RLock()
         self._turns: Counter[tuple[str, str]] = Counter()
         self._next_faults: dict[str, deque[str]] = defaultdict(deque)
@@ -183,7 +198,11 @@ class VendorSandbox(ABC):
             return Answer(400, str(error).encode())
 
         def create() -> Answer:
-            job = Job(self.new_id(), name, script, facts, time.monotonic())
+            token = self.token_of(request)
+            if self.live_limit is not None and self.live(token) >= self.live_limit:
+                self.counts["full"] += 1
+                return self.full()
+            job = Job(self.new_id(), name, script, facts, time.monotonic(), token)
             self.jobs[job.id] = job
             if script.at_once:
                 job.state = script.end if script.end != "never" else "running"
@@ -246,6 +265,12 @@ class VendorSandbox(ABC):
         return f"job-{len(self.jobs) + 1}"
 
     # What tests do.
+
+    def live(self, token: str | None) -> int:
+        """Return how many jobs of these credentials are live."""
+        now = time.monotonic()
+        with self._lock:
+            return sum(job.token == token and job.is_live(now) for job in self.jobs.values())
 
     def fault(self, call: str, *words: str) -> None:
         """Let the next calls of one kind (see ``CALLS``) go wrong, whatever job they are for."""
