@@ -20,7 +20,7 @@ end
 load(ids)
 
 local function found(code, id)
-  answers[#answers + 1] = {code, id, pack(rows[id]), records[id] or redis.call('HGET', K.records, id)}
+  answers[#answers + 1] = {code, id, packed(rows[id]), records[id] or redis.call('HGET', K.records, id)}
 end
 
 local fresh = {}
@@ -49,7 +49,8 @@ for first = 2, #ARGV, FIELDS do
     local r = {
       1, seq, PENDING, 0, 1, format, priority, deadline, queue, stall, now, scheduled, scheduled + deadline,
       queue >= 0 and scheduled + queue or -1, -1, scheduled, now, -1, STEP_SUBMIT, 0, 0, 0, -1, 30000000,
-      JOB_NONE, -1, 0, 0, 0, -1, -1, -1, names, key, '', '', id, 0, 0, 0, -1, -1, -1, PENDING, JOB_NONE, 0, -1, false,
+      JOB_NONE, -1, 0, 0, 0, -1, -1, -1, names, key, '', '',
+      {id, true, 0, 0, 0, -1, -1, -1, PENDING, JOB_NONE, 0, -1},
     }
     rows[id] = r
     change(r)
@@ -72,7 +73,7 @@ for first = 2, #ARGV, FIELDS do
       has_work = true
     end
     created = created + 1
-    answers[#answers + 1] = {'created', id, pack(r), false}
+    answers[#answers + 1] = {'created', id, packed(r), false}
   end
 end
 

@@ -24,9 +24,10 @@ local QUEUE_AT, STALL_AT, DUE, UPDATED, FINISHED, STEP = 14, 15, 16, 17, 18, 19
 local CANCEL, REDUE, CLAIMS, UNTIL, LENGTH, JOB = 20, 21, 22, 23, 24, 25
 local GHOST_UNTIL, LANE, ORD1, ORD2, SUSPECT, LOOK, HOLD = 26, 27, 28, 29, 30, 31, 32
 local NAMES, DEDUPE, TOKEN, KEY = 33, 34, 35, 36
--- Kept while a script runs: the id, and the columns as the indexes know them.
-local ID, OLD_LANE, OLD_ORD1, OLD_ORD2, OLD_SUSPECT, OLD_LOOK, OLD_HOLD = 37, 38, 39, 40, 41, 42, 43
-local OLD_STATUS, OLD_JOB, OLD_CLAIMS, OLD_FINISHED, IS_DIRTY = 44, 45, 46, 47, 48
+-- Kept while a script runs, in place of the position that unpacking ends with: the id, the packed row, and the
+-- columns as the indexes know them.
+local OLD = 37
+local ID, BLOB = 1, 2
 
 -- Arguments of one call; Lua's stack bounds them.
 local PORTION = 1000
@@ -88,12 +89,10 @@ local counts = {}
 
 local function adopt(id, blob)
   local r = {struct.unpack(ROW, blob)}
-  r[ID] = id
-  r[OLD_LANE], r[OLD_ORD1], r[OLD_ORD2], r[OLD_SUSPECT] = r[LANE], r[ORD1], r[ORD2], r[SUSPECT]
-  r[OLD_LOOK], r[OLD_HOLD], r[OLD_STATUS], r[OLD_JOB] = r[LOOK], r[HOLD], r[STATUS], r[JOB]
-  r[OLD_CLAIMS], r[OLD_FINISHED], r[IS_DIRTY] = r[CLAIMS], r[FINISHED], false
+  r[OLD] = {
+    id, blob, r[LANE], r[ORD1], r[ORD2], r[SUSPECT], r[LOOK], r[HOLD], r[STATUS], r[JOB], r[CLAIMS], r[FINISHED],
+  }
   rows[id] = r
-  return r
 end
 
 -- Load the rows of these ids that are not loaded yet; missing ones become false.
@@ -113,133 +112,156 @@ local function load(ids)
   end
 end
 
+-- Say that a row was changed; what was packed before is out of date.
 local function change(r)
-  if not r[IS_DIRTY] then
-    r[IS_DIRTY] = true
+  local old = r[OLD]
+  if old[BLOB] then
+    old[BLOB] = false
     dirty[#dirty + 1] = r
   end
 end
 
-local function pack(r)
-  return struct.pack(ROW, unpack(r, 1, KEY))
-end
-
-local function waiting_member(lane, ord1, ord2, r)
-  return struct.pack('>I6I8I8I8', lane, ord1 + ZERO, ord2 + ZERO, r[SEQ]) .. r[ID]
-end
-
-local function index_end(status, finished, id)
-  return 'e' .. string.char(status) .. enc(finished) .. id
-end
-
-local function index_dead(r)
-  return 'd' .. enc(r[SEQ]) .. r[ID]
+local function packed(r)
+  local old = r[OLD]
+  if not old[BLOB] then
+    old[BLOB] = struct.pack(ROW, unpack(r, 1, KEY))
+  end
+  return old[BLOB]
 end
 
 local function count(status, by)
   counts[status] = (counts[status] or 0) + by
 end
 
-local function move(key, id, old, new, added, removed)
-  if new >= 0 then
-    added[#added + 1] = new
-    added[#added + 1] = id
-  else
-    removed[#removed + 1] = id
-  end
-end
+local flush
 
--- Write the changed rows, and bring what is indexed by their columns up to date.
-local function flush()
-  local put, enter, leave = {}, {}, {}
-  local look, look_gone, hold, hold_gone, suspect, suspect_gone = {}, {}, {}, {}, {}, {}
-  local live, live_gone, index, index_gone = {}, {}, {}, {}
-  for number = 1, #dirty do
-    local r = dirty[number]
-    local id = r[ID]
-    r[IS_DIRTY] = false
-    put[#put + 1] = id
-    put[#put + 1] = pack(r)
-    if r[LANE] ~= r[OLD_LANE] or r[ORD1] ~= r[OLD_ORD1] or r[ORD2] ~= r[OLD_ORD2] then
-      if r[OLD_LANE] ~= 0 then
-        leave[#leave + 1] = waiting_member(r[OLD_LANE], r[OLD_ORD1], r[OLD_ORD2], r)
-        touched[r[OLD_LANE]] = true
-      end
-      if r[LANE] ~= 0 then
-        enter[#enter + 1] = 0
-        enter[#enter + 1] = waiting_member(r[LANE], r[ORD1], r[ORD2], r)
-        touched[r[LANE]] = true
-      end
-      r[OLD_LANE], r[OLD_ORD1], r[OLD_ORD2] = r[LANE], r[ORD1], r[ORD2]
-    end
-    if r[LOOK] ~= r[OLD_LOOK] then
-      move(K.look, id, r[OLD_LOOK], r[LOOK], look, look_gone)
-      r[OLD_LOOK] = r[LOOK]
-    end
-    if r[HOLD] ~= r[OLD_HOLD] then
-      move(K.leases, id, r[OLD_HOLD], r[HOLD], hold, hold_gone)
-      r[OLD_HOLD] = r[HOLD]
-    end
-    if r[SUSPECT] ~= r[OLD_SUSPECT] then
-      move(K.suspects, id, r[OLD_SUSPECT], r[SUSPECT], suspect, suspect_gone)
-      r[OLD_SUSPECT] = r[SUSPECT]
-    end
-    if r[CLAIMS] ~= r[OLD_CLAIMS] or r[FINISHED] ~= r[OLD_FINISHED] then
-      local was = r[OLD_CLAIMS] >= QUARANTINE_CLAIMS and r[OLD_FINISHED] < 0
-      local is = r[CLAIMS] >= QUARANTINE_CLAIMS and r[FINISHED] < 0
-      if is and not was then
-        index[#index + 1] = 0
-        index[#index + 1] = index_dead(r)
-      elseif was and not is then
-        index_gone[#index_gone + 1] = index_dead(r)
-      end
-    end
-    if r[STATUS] ~= r[OLD_STATUS] or r[JOB] ~= r[OLD_JOB] or r[FINISHED] ~= r[OLD_FINISHED] then
-      if r[OLD_FINISHED] >= 0 and r[OLD_JOB] == JOB_NONE then
-        index_gone[#index_gone + 1] = index_end(r[OLD_STATUS], r[OLD_FINISHED], id)
-      end
-      if r[FINISHED] >= 0 and r[JOB] == JOB_NONE then
-        index[#index + 1] = 0
-        index[#index + 1] = index_end(r[STATUS], r[FINISHED], id)
-      end
-      if r[STATUS] ~= r[OLD_STATUS] then
-        count(r[OLD_STATUS], -1)
-        count(r[STATUS], 1)
-      end
-      if r[JOB] ~= r[OLD_JOB] then
-        local names = parts(r[NAMES])
-        local account, tenant = 'a' .. names[3] .. '\0' .. id, 't' .. names[4] .. '\0' .. id
-        if r[JOB] == JOB_NONE then
-          live_gone[#live_gone + 1] = account
-        else
-          live[#live + 1] = 0
-          live[#live + 1] = account
-        end
-        if r[JOB] == JOB_LIVE then
-          live[#live + 1] = 0
-          live[#live + 1] = tenant
-        else
-          live_gone[#live_gone + 1] = tenant
-        end
-      end
-      r[OLD_STATUS], r[OLD_JOB] = r[STATUS], r[JOB]
-    end
-    r[OLD_CLAIMS], r[OLD_FINISHED] = r[CLAIMS], r[FINISHED]
+-- Lua allows a script 200 names at its top: those that nobody else uses stay inside.
+do
+  local WAS_LANE, WAS_ORD1, WAS_ORD2, WAS_SUSPECT, WAS_LOOK, WAS_HOLD = 3, 4, 5, 6, 7, 8
+  local WAS_STATUS, WAS_JOB, WAS_CLAIMS, WAS_FINISHED = 9, 10, 11, 12
+
+  local function waiting_member(lane, ord1, ord2, r)
+    return struct.pack('>I6I8I8I8', lane, ord1 + ZERO, ord2 + ZERO, r[SEQ]) .. r[OLD][ID]
   end
-  dirty = {}
-  call_all('HSET', K.tasks, put)
-  call_all('ZREM', K.waiting, leave)
-  call_all('ZADD', K.waiting, enter)
-  call_all('ZREM', K.look, look_gone)
-  call_all('ZADD', K.look, look)
-  call_all('ZREM', K.leases, hold_gone)
-  call_all('ZADD', K.leases, hold)
-  call_all('ZREM', K.suspects, suspect_gone)
-  call_all('ZADD', K.suspects, suspect)
-  call_all('ZREM', K.live, live_gone)
-  call_all('ZADD', K.live, live)
-  call_all('ZREM', K.index, index_gone)
-  call_all('ZADD', K.index, index)
+
+  local function index_end(status, finished, id)
+    return 'e' .. string.char(status) .. enc(finished) .. id
+  end
+
+  local function index_dead(r)
+    return 'd' .. enc(r[SEQ]) .. r[OLD][ID]
+  end
+
+  -- Members to be added to and removed from one sorted set.
+  local function delta()
+    return {added = {}, removed = {}, n = 0, gone = 0}
+  end
+
+  local function set(d, score, member)
+    local n = d.n
+    d.added[n + 1], d.added[n + 2] = score, member
+    d.n = n + 2
+  end
+
+  local function unset(d, member)
+    d.gone = d.gone + 1
+    d.removed[d.gone] = member
+  end
+
+  local function apply(key, d)
+    call_all('ZREM', key, d.removed)
+    call_all('ZADD', key, d.added)
+  end
+
+  local function set_score(d, score, member)
+    if score >= 0 then
+      set(d, score, member)
+    else
+      unset(d, member)
+    end
+  end
+
+  -- Write the changed rows, and bring what is indexed by their columns up to date.
+  function flush()
+    local put, size = {}, 0
+    local waiting, look, leases, suspects, live, index = delta(), delta(), delta(), delta(), delta(), delta()
+    for number = 1, #dirty do
+      local r = dirty[number]
+      local old = r[OLD]
+      local id = old[ID]
+      put[size + 1], put[size + 2] = id, packed(r)
+      size = size + 2
+      if r[LANE] ~= old[WAS_LANE] or r[ORD1] ~= old[WAS_ORD1] or r[ORD2] ~= old[WAS_ORD2] then
+        if old[WAS_LANE] ~= 0 then
+          unset(waiting, waiting_member(old[WAS_LANE], old[WAS_ORD1], old[WAS_ORD2], r))
+          touched[old[WAS_LANE]] = true
+        end
+        if r[LANE] ~= 0 then
+          set(waiting, 0, waiting_member(r[LANE], r[ORD1], r[ORD2], r))
+          touched[r[LANE]] = true
+        end
+        old[WAS_LANE], old[WAS_ORD1], old[WAS_ORD2] = r[LANE], r[ORD1], r[ORD2]
+      end
+      if r[LOOK] ~= old[WAS_LOOK] then
+        set_score(look, r[LOOK], id)
+        old[WAS_LOOK] = r[LOOK]
+      end
+      if r[HOLD] ~= old[WAS_HOLD] then
+        set_score(leases, r[HOLD], id)
+        old[WAS_HOLD] = r[HOLD]
+      end
+      if r[SUSPECT] ~= old[WAS_SUSPECT] then
+        set_score(suspects, r[SUSPECT], id)
+        old[WAS_SUSPECT] = r[SUSPECT]
+      end
+      local status, job, finished = old[WAS_STATUS], old[WAS_JOB], old[WAS_FINISHED]
+      if r[CLAIMS] ~= old[WAS_CLAIMS] or r[FINISHED] ~= finished then
+        local was = old[WAS_CLAIMS] >= QUARANTINE_CLAIMS and finished < 0
+        local is = r[CLAIMS] >= QUARANTINE_CLAIMS and r[FINISHED] < 0
+        if is and not was then
+          set(index, 0, index_dead(r))
+        elseif was and not is then
+          unset(index, index_dead(r))
+        end
+        old[WAS_CLAIMS] = r[CLAIMS]
+      end
+      if r[STATUS] ~= status or r[JOB] ~= job or r[FINISHED] ~= finished then
+        if finished >= 0 and job == JOB_NONE then
+          unset(index, index_end(status, finished, id))
+        end
+        if r[FINISHED] >= 0 and r[JOB] == JOB_NONE then
+          set(index, 0, index_end(r[STATUS], r[FINISHED], id))
+        end
+        if r[STATUS] ~= status then
+          count(status, -1)
+          count(r[STATUS], 1)
+        end
+        if r[JOB] ~= job then
+          local names = parts(r[NAMES])
+          local account, tenant = 'a' .. names[3] .. '\0' .. id, 't' .. names[4] .. '\0' .. id
+          if r[JOB] == JOB_NONE then
+            unset(live, account)
+          else
+            set(live, 0, account)
+          end
+          if r[JOB] == JOB_LIVE then
+            set(live, 0, tenant)
+          else
+            unset(live, tenant)
+          end
+        end
+        old[WAS_STATUS], old[WAS_JOB], old[WAS_FINISHED] = r[STATUS], r[JOB], r[FINISHED]
+      end
+    end
+    dirty = {}
+    call_all('HSET', K.tasks, put)
+    apply(K.waiting, waiting)
+    apply(K.look, look)
+    apply(K.leases, leases)
+    apply(K.suspects, suspects)
+    apply(K.live, live)
+    apply(K.index, index)
+  end
 end
 
 local function write_counts()

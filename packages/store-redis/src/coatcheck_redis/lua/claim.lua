@@ -712,13 +712,13 @@ end
 local function answer_of(items)
   local ids, with_params = {}, {}
   for number = 1, #items do
-    ids[number] = items[number][2][ID]
+    ids[number] = items[number][2][OLD][ID]
     if items[number][1] <= 3 then
       with_params[#with_params + 1] = ids[number]
     end
   end
   local records, all_params = read_all(K.records, ids), read_all(K.params, with_params)
-  local answer, params_at = {}, 0
+  local answer, at, params_at = {}, 0, 0
   for number = 1, #items do
     local kind, r = items[number][1], items[number][2]
     local params = false
@@ -726,9 +726,9 @@ local function answer_of(items)
       params_at = params_at + 1
       params = all_params[params_at]
     end
-    local at = #answer
-    answer[at + 1], answer[at + 2], answer[at + 3] = kind, ids[number], pack(r)
+    answer[at + 1], answer[at + 2], answer[at + 3] = kind, ids[number], packed(r)
     answer[at + 4], answer[at + 5] = records[number], params
+    at = at + 5
   end
   return answer
 end
@@ -764,7 +764,7 @@ if not items then
   write_leases()
   local claimed = {}
   for number = 1, #taken do
-    claimed[number] = taken[number][1] .. taken[number][2][ID] .. '\31'
+    claimed[number] = taken[number][1] .. taken[number][2][OLD][ID] .. '\31'
   end
   sign_of_life(#claimed > 0 and table.concat(claimed) or nil)
   items = taken

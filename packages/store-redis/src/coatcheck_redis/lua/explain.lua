@@ -29,7 +29,7 @@ for number = 1, #ids do
       pause = redis.call('HGET', K.rules, 'p' .. string.sub(refused.key, 7)) or ''
     end
     answers[number] = {
-      pack(r), refused and refused.key or '', refused and refused.next_at and string.format('%d', refused.next_at) or '',
+      packed(r), refused and refused.key or '', refused and refused.next_at and string.format('%d', refused.next_at) or '',
       pause,
     }
   else

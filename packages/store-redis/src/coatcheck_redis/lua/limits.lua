@@ -6,7 +6,6 @@
 local PLENTY = 1e15
 local resource_of, needs, spend, unspend, first_refusal, record_permits
 
--- Lua allows a script 200 names at its top: those that only this part uses stay inside.
 do
   local known = {}
   local needs_of = {}

@@ -25,9 +25,9 @@ for first = 3, #ARGV, 2 do
     gone[#gone + 1] = ids[number]
     if r then
       local tenant = parts(r[NAMES])[4]
-      index[#index + 1] = 'a' .. enc(r[SEQ]) .. r[ID]
+      index[#index + 1] = 'a' .. enc(r[SEQ]) .. ids[number]
       if tenant ~= '' then
-        index[#index + 1] = 'o' .. tenant .. '\0' .. enc(r[SEQ]) .. r[ID]
+        index[#index + 1] = 'o' .. tenant .. '\0' .. enc(r[SEQ]) .. ids[number]
       end
       if r[DEDUPE] ~= '' then
         keys[#keys + 1] = tenant .. '\0' .. r[DEDUPE]
