@@ -39,9 +39,14 @@ def install(session: nox.Session, *groups: str, engine: bool = False) -> None:
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """Turn the sample documents into text on this machine."""
+    """Turn the sample documents into text on this machine; with --video, watch video tasks at sandboxes."""
+    arguments = [argument for argument in session.posargs if argument != "--video"]
+    if "--video" in session.posargs:
+        session.install("-e", "packages/core", "-e", "packages/provider-video")
+        session.run("coatcheck", "demo-video", *arguments)
+        return
     session.install("-e", "packages/core", "-e", "packages/provider-ocr[local]")
-    session.run("coatcheck", "demo", *session.posargs)
+    session.run("coatcheck", "demo", *arguments)
 
 
 @nox.session(python=PYTHONS)

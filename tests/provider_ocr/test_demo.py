@@ -192,7 +192,7 @@ def test_a_terminal_shows_one_live_line_per_document(
     monkeypatch.setattr(canned, "text", None)
     screen = io.StringIO()
     out = Console(file=screen, force_terminal=True, width=70, markup=False, emoji=False)
-    monkeypatch.setattr("coatcheck_ocr.demo.console", lambda **_: out)
+    monkeypatch.setattr("coatcheck.cli.demo.console", lambda **_: out)
     for name in ("[red]one.png", "two.png"):
         (tmp_path / name).touch()
 

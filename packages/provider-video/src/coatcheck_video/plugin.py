@@ -7,6 +7,7 @@ from typing import Any
 from coatcheck import Registry, hookimpl
 from coatcheck_video.aliyun_happyhorse import AliyunHappyHorseHandler
 from coatcheck_video.aliyun_wan import AliyunWanHandler
+from coatcheck_video.cli import demo_video
 
 coatcheck_api = 1
 
@@ -34,3 +35,9 @@ def coatcheck_register_sandboxes(registry: Registry) -> None:
 def _made(place: str, **options: Any) -> Any:
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)(**options)
+
+
+@hookimpl
+def coatcheck_register_commands(registry: Registry) -> None:
+    """Register ``coatcheck demo-video``."""
+    registry.add_command(demo_video)
