@@ -8,6 +8,7 @@ from coatcheck import Registry, hookimpl
 from coatcheck_video.aliyun_happyhorse import AliyunHappyHorseHandler
 from coatcheck_video.aliyun_wan import AliyunWanHandler
 from coatcheck_video.cli import demo_video
+from coatcheck_video.replicate import ReplicateHandler
 
 coatcheck_api = 1
 
@@ -15,6 +16,7 @@ coatcheck_api = 1
 VENDORS = (
     (AliyunWanHandler, "coatcheck_video.sandbox.aliyun:AliyunWanSandbox"),
     (AliyunHappyHorseHandler, "coatcheck_video.sandbox.aliyun:AliyunHappyHorseSandbox"),
+    (ReplicateHandler, "coatcheck_video.sandbox.replicate:ReplicateSandbox"),
 )
 
 
