@@ -9,6 +9,7 @@ from coatcheck_video.aliyun_happyhorse import AliyunHappyHorseHandler
 from coatcheck_video.aliyun_wan import AliyunWanHandler
 from coatcheck_video.cli import demo_video
 from coatcheck_video.replicate import ReplicateHandler
+from coatcheck_video.volcengine import VolcengineHandler
 
 coatcheck_api = 1
 
@@ -17,6 +18,7 @@ VENDORS = (
     (AliyunWanHandler, "coatcheck_video.sandbox.aliyun:AliyunWanSandbox"),
     (AliyunHappyHorseHandler, "coatcheck_video.sandbox.aliyun:AliyunHappyHorseSandbox"),
     (ReplicateHandler, "coatcheck_video.sandbox.replicate:ReplicateSandbox"),
+    (VolcengineHandler, "coatcheck_video.sandbox.volcengine:VolcengineSandbox"),
 )
 
 
