@@ -8,6 +8,7 @@ from coatcheck import Registry, hookimpl
 from coatcheck_video.aliyun_happyhorse import AliyunHappyHorseHandler
 from coatcheck_video.aliyun_wan import AliyunWanHandler
 from coatcheck_video.cli import demo_video
+from coatcheck_video.fal import FalHandler
 from coatcheck_video.replicate import ReplicateHandler
 from coatcheck_video.volcengine import VolcengineHandler
 
@@ -19,6 +20,7 @@ VENDORS = (
     (AliyunHappyHorseHandler, "coatcheck_video.sandbox.aliyun:AliyunHappyHorseSandbox"),
     (ReplicateHandler, "coatcheck_video.sandbox.replicate:ReplicateSandbox"),
     (VolcengineHandler, "coatcheck_video.sandbox.volcengine:VolcengineSandbox"),
+    (FalHandler, "coatcheck_video.sandbox.fal:FalSandbox"),
 )
 
 
