@@ -135,6 +135,7 @@ class Address:
             "client_name": self.options.get("client_name", "coatcheck"),
             "retry": Retry(NoBackoff(), 0),
             "protocol": 2,
+            "socket_keepalive": self.kind != "unix",
         }
         if self.kind != "cluster":
             options["db"] = self.db
@@ -166,7 +167,11 @@ def parse(url: str) -> Address:
         )
     transport, _, kind = scheme.partition("+")
     kind = kind or ("unix" if scheme == "unix" else "single")
-    split = urlsplit(f"{transport}:{url.partition(':')[2]}")
+    try:
+        split = urlsplit(f"{transport}:{url.partition(':')[2]}")
+    except ValueError:
+        # What it says of the URL may be a piece of the password.
+        raise _refused("a host, as in redis://localhost:6379/0", "brackets that are no address") from None
     user_info, _, host_list = split.netloc.rpartition("@")
     if "#" in url:
         raise _refused(

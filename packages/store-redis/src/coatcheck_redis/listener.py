@@ -19,6 +19,8 @@ from coatcheck_redis.rows import SEPARATOR
 SILENCE = 20.0
 #: How much longer than its wait a watched task is announced, in seconds.
 _MARGIN = 60.0
+#: How often a subscription is tried: the first may have been cut while it was made.
+_TRIES = 3
 
 
 class _Session:
@@ -121,6 +123,23 @@ class Listener:
 
     def _ready(self, end: float) -> _Session | None:
         """Return a subscription that hears everything from now on; ``None`` when the time is over first."""
+        error: Exception | None = None
+        for _ in range(_TRIES):
+            session = self._current()
+            with session.condition:
+                session.condition.wait_for(
+                    lambda: session.is_ready or session.is_over,  # noqa: B023  # waited for here
+                    max(end - time.monotonic(), 0),
+                )
+                error = session.error
+                if error is None:
+                    return session if session.is_ready else None
+        if isinstance(error, CoatcheckError):
+            raise type(error)(str(error)) from error
+        raise StoreUnavailableError(f"{self._connection.address.label} does not answer: {error}") from error
+
+    def _current(self) -> _Session:
+        """Return the subscription of this process, a new one after the end of the last."""
         with self._lock:
             self._connection.check_open()
             session = self._session
@@ -130,18 +149,7 @@ class Listener:
                     target=self._listen, args=(session,), name="coatcheck-redis-listener", daemon=True
                 )
                 session.thread.start()
-        with session.condition:
-            session.condition.wait_for(
-                lambda: session.is_ready or session.is_over, max(end - time.monotonic(), 0)
-            )
-            if session.is_ready:
-                return session
-            if session.error is None:
-                return None
-            error = session.error
-        if isinstance(error, CoatcheckError):
-            raise type(error)(str(error)) from error
-        raise StoreUnavailableError(f"{self._connection.address.label} does not answer: {error}") from error
+            return session
 
     # In the listener's thread.
 

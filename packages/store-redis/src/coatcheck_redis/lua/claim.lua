@@ -29,9 +29,9 @@ end
 local handlers, skipped, rooms, only = read_list(), read_list(), read_list(), read_list()
 
 -- How many urgent rows one claim looks at, and how many lanes it may block, before it says "come back at once".
-local URGENT, PATIENCE = 256, 4000
--- How many resources one claim wakes lanes of.
-local WAKES = 64
+local URGENT, PATIENCE = 256, 1000
+-- How many resources one claim wakes lanes of, and how many lanes, at a time.
+local WAKES, MOST_WOKEN = 64, 1000
 -- When a suspect that nothing but a commit or a person can free is looked at again.
 local SUSPECT_PAUSE = 1000000
 local SIGN_OF_LIFE, WORKER_KEPT = 20000000, 3600000000
@@ -202,9 +202,13 @@ end
 local function wake_due(portion)
   local woken = 0
   for _, key in ipairs(redis.call('ZRANGEBYSCORE', K.wakes, '-inf', now, 'LIMIT', 0, WAKES)) do
+    if woken >= MOST_WOKEN then
+      -- The rest stays pending.
+      break
+    end
     local resource = resource_of(key)
     if resource.room > 0 then
-      local places = math.min(resource.room, portion)
+      local places = math.min(resource.room, portion, MOST_WOKEN)
       local members = blocked_on(key, places + 1)
       for number = 1, math.min(places, #members) do
         local lane = lane_of(struct.unpack('>I6', members[number], #members[number] - 5))

@@ -68,6 +68,8 @@ local function lane_number(side, r)
       lanes[number] = lane_from_name(number, name)
     end
     lane_numbers[name] = number
+    -- Even if the row does not stay: an empty lane is deleted when touched lanes are settled.
+    touched[number] = true
   end
   return number
 end
