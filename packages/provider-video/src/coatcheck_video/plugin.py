@@ -9,6 +9,7 @@ from coatcheck_video.aliyun_happyhorse import AliyunHappyHorseHandler
 from coatcheck_video.aliyun_wan import AliyunWanHandler
 from coatcheck_video.cli import demo_video
 from coatcheck_video.fal import FalHandler
+from coatcheck_video.gitee import GiteeHandler
 from coatcheck_video.replicate import ReplicateHandler
 from coatcheck_video.volcengine import VolcengineHandler
 
@@ -21,6 +22,7 @@ VENDORS = (
     (ReplicateHandler, "coatcheck_video.sandbox.replicate:ReplicateSandbox"),
     (VolcengineHandler, "coatcheck_video.sandbox.volcengine:VolcengineSandbox"),
     (FalHandler, "coatcheck_video.sandbox.fal:FalSandbox"),
+    (GiteeHandler, "coatcheck_video.sandbox.gitee:GiteeSandbox"),
 )
 
 
