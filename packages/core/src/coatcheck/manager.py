@@ -646,7 +646,8 @@ class Manager:
         For results that expire, such as links: one query with the same external task id, nothing is
         submitted. The fresh result and its ``result_expires_at`` take the place of the old ones; where the
         vendor does not know the job any more, ``result_gone`` is set and the old result is kept. The status,
-        events and money stay as they are. May be repeated.
+        events and money stay as they are. The call is made at once, by this process: no limit holds it back.
+        May be repeated.
 
         Raises:
             ValidationError: the task is in another state, or ended without an external task id.
