@@ -218,6 +218,16 @@ class VendorMatrix:
         assert found.error is not None
         assert (found.status, found.error.code) == (TaskStatus.FAILED, self.lost_code)
 
+    def test_live_a_result_is_fetched_again_until_the_vendor_forgets_it(self, live: Live) -> None:
+        """By the same job, for results whose links expire; the task stays succeeded (F80)."""
+        task = live.run("a")
+        refreshed = live.house.manager.refresh_result(task.id)
+        self.check_result(refreshed.result)
+        live.sandbox.forget()
+        gone = live.house.manager.refresh_result(task.id)
+        assert (gone.status, gone.result_gone, gone.result) == (task.status, True, refreshed.result)
+        assert live.sandbox.counts["submit"] == 1
+
     def test_live_no_secret_is_written_anywhere(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
