@@ -389,6 +389,11 @@ def test_refresh_of_an_ended_task_says_what_it_did(run: Run, vendor: Vendor) -> 
     vendor.query_answer = JobNotFoundError("no such job")
     assert "the result is gone, what was stored is kept" in run("refresh", task_id).err
     assert run("refresh", task_id, "--json").json["result_gone"] is True
+    vendor.submit_answer = SubmitResult.succeeded(Outcome("at once"))
+    at_once_id = submitted(run)
+    work(run)
+    assert "there is no job to ask about" in run("refresh", at_once_id).err
+    vendor.submit_answer = SubmitResult.running(QueryParams("job-1"))
     vendor.query_answer = QueryResult.failed("bad_prompt", "no")
     failed_id = submitted(run)
     work(run, 2)

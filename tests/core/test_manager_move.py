@@ -410,6 +410,7 @@ def test_refresh_result_is_for_results_alone(house: House) -> None:
     at_once = house.submitted()
     with pytest.raises(ValidationError, match="it is succeeded without one; allowed from succeeded"):
         house.manager.refresh_result(at_once.id)
+    assert house.manager.refresh(at_once.id) == at_once
 
 
 def test_refresh_result_of_another_tenant_is_not_found(house: House) -> None:

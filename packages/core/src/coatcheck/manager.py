@@ -606,7 +606,8 @@ class Manager:
         """Look at the vendor now: one query, one commit; return the task as it is afterwards.
 
         A queryable task is looked at unless a worker does that right now, or a limit or a gate forbids it.
-        For a SUCCEEDED one this is ``refresh_result``. Any other task is returned as it is. May be repeated.
+        For a SUCCEEDED one with an external task id this is ``refresh_result``. Any other task is returned as
+        it is. May be repeated.
 
         Raises:
             TaskNotFoundError: there is no such task, or it is another tenant's.
@@ -614,7 +615,7 @@ class Manager:
             HandlerError: the result could not be fetched again.
         """
         task = self.get(task_id, tenant=tenant)
-        if task.status is TaskStatus.SUCCEEDED:
+        if task.status is TaskStatus.SUCCEEDED and task.query_params is not None:
             return self.refresh_result(task_id, tenant=tenant)
         if not task.status.is_queryable:
             return task

@@ -91,6 +91,8 @@ def _refreshed(task: Task) -> str:
     """Say what became of a task that had ended before."""
     if task.status is not TaskStatus.SUCCEEDED:
         return "it has ended, so nobody was asked; see: coatcheck retry, coatcheck resume"
+    if task.external_task_id is None:
+        return "the submit gave the result at once, so there is no job to ask about"
     if task.result_gone:
         return "the vendor does not know the job any more: the result is gone, what was stored is kept"
     until = f", good until {instant(task.result_expires_at)}" if task.result_expires_at else ""
