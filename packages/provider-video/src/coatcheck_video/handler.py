@@ -6,13 +6,15 @@ Here are the checks of a request and the way from a finished job to a response; 
 
 import math
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from typing import Any, ClassVar
 
 import attrs
 from attrs import field, frozen
 
 from coatcheck.errors import ValidationError
-from coatcheck.http import Follow, VendorHandler, VendorJob
+from coatcheck.http import Follow, Reply, VendorHandler, VendorJob
 from coatcheck.model import QueryResult
 from coatcheck_video.capability import ANYTHING, VideoModel, modes_of
 from coatcheck_video.model import Video, VideoMode, VideoRequest, VideoResponse
@@ -125,6 +127,25 @@ def counted(**units: object) -> dict[str, int]:
     """Return usage in whole units, a begun one in full; what is no number from 0 is left out."""
     found = {unit: number_of(value) for unit, value in units.items()}
     return {unit: math.ceil(count) for unit, count in found.items() if count is not None and count >= 0}
+
+
+def life_left(life: timedelta, since: object, reply: Reply) -> timedelta | None:
+    """Return how long a result is still kept, by the vendor's own clock, or ``None`` where that is not said.
+
+    For vendors that give the same link whenever they are asked.
+
+    Args:
+        life: how long the vendor keeps it.
+        since: from when on, in seconds since the epoch.
+        reply: what the vendor said that in; its ``Date`` is the time.
+    """
+    seconds = number_of(since)
+    try:
+        now = parsedate_to_datetime(reply.header("date") or "")
+        left = life - (now - datetime.fromtimestamp(seconds or 0, UTC))
+    except (ValueError, TypeError, OverflowError, OSError):
+        return None
+    return min(max(left, timedelta(seconds=1)), life) if seconds else None
 
 
 def size_of(request: VideoRequest, between: str) -> str | None:

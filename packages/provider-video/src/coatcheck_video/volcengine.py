@@ -24,8 +24,7 @@ what one weaker source says, ``(?)`` what is not sure. Where AF differs from the
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
+from datetime import timedelta
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -50,7 +49,7 @@ from coatcheck.http.vendor import CANCELED, FAILED, RUNNING, SUBMITTED, SUCCEEDE
 from coatcheck.model import CancelResult, QueryContext, QueryParams, SubmitContext, TaskStatus
 from coatcheck.policy import PollPolicy
 from coatcheck_video.capability import VideoModel
-from coatcheck_video.handler import VideoHandler, VideoJob, counted, number_of, videos_of
+from coatcheck_video.handler import VideoHandler, VideoJob, counted, life_left, number_of, videos_of
 from coatcheck_video.model import Video, VideoMode, VideoRequest
 
 #: The addresses that make videos (DOC).
@@ -271,7 +270,7 @@ class VolcengineHandler(VideoHandler):
             retryable=self.trouble_of(code) in _LATER,
             videos=_videos(body.get("content"), seconds),
             usage=counted(token=_tokens(body.get("usage")), second=seconds),
-            expires_after=_life(reply, body.get("updated_at")),
+            expires_after=life_left(LIFE, body.get("updated_at"), reply),
             metadata={
                 name: body.get(name) for name in _FACTS if isinstance(body.get(name), str | int | float)
             },
@@ -340,17 +339,6 @@ def _content(request: VideoRequest) -> list[dict[str, Any]]:
 def _tokens(usage: object) -> object:
     total = within(usage, "total_tokens")
     return within(usage, "completion_tokens") if total is None else total
-
-
-def _life(reply: Reply, updated_at: object) -> timedelta | None:
-    """Return how long the video is still kept, by the vendor's own clock; ``None`` where it does not say."""
-    seconds = number_of(updated_at)
-    try:
-        now = parsedate_to_datetime(reply.header("date") or "")
-        left = LIFE - (now - datetime.fromtimestamp(seconds or 0, UTC))
-    except (ValueError, TypeError, OverflowError, OSError):
-        return None
-    return min(max(left, timedelta(seconds=1)), LIFE) if seconds else None
 
 
 def _videos(content: object, seconds: float | None) -> tuple[Video, ...]:
