@@ -131,7 +131,7 @@ def wheels(session: nox.Session) -> None:
 @nox.session
 def bench(session: nox.Session) -> None:
     """Run the scripts in benchmarks/ that are named, or all of them; nothing is asserted."""
-    install(session, "tests", engine=True)
+    install(session, "bench", engine=True)
     names = [argument for argument in session.posargs if not argument.startswith("-")]
     options = [argument for argument in session.posargs if argument.startswith("-")]
     scripts = [Path("benchmarks", f"{name}.py") for name in names] or sorted(
