@@ -11,6 +11,7 @@ from coatcheck_video.cli import demo_video
 from coatcheck_video.fal import FalHandler
 from coatcheck_video.gitee import GiteeHandler
 from coatcheck_video.replicate import ReplicateHandler
+from coatcheck_video.runway import RunwayHandler
 from coatcheck_video.volcengine import VolcengineHandler
 
 coatcheck_api = 1
@@ -23,6 +24,7 @@ VENDORS = (
     (VolcengineHandler, "coatcheck_video.sandbox.volcengine:VolcengineSandbox"),
     (FalHandler, "coatcheck_video.sandbox.fal:FalSandbox"),
     (GiteeHandler, "coatcheck_video.sandbox.gitee:GiteeSandbox"),
+    (RunwayHandler, "coatcheck_video.sandbox.runway:RunwaySandbox"),
 )
 
 
