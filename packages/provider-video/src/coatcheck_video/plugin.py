@@ -10,6 +10,7 @@ from coatcheck_video.aliyun_wan import AliyunWanHandler
 from coatcheck_video.cli import demo_video
 from coatcheck_video.fal import FalHandler
 from coatcheck_video.gitee import GiteeHandler
+from coatcheck_video.kling import KlingHandler
 from coatcheck_video.replicate import ReplicateHandler
 from coatcheck_video.runway import RunwayHandler
 from coatcheck_video.volcengine import VolcengineHandler
@@ -25,6 +26,7 @@ VENDORS = (
     (FalHandler, "coatcheck_video.sandbox.fal:FalSandbox"),
     (GiteeHandler, "coatcheck_video.sandbox.gitee:GiteeSandbox"),
     (RunwayHandler, "coatcheck_video.sandbox.runway:RunwaySandbox"),
+    (KlingHandler, "coatcheck_video.sandbox.kling:KlingSandbox"),
 )
 
 
