@@ -1,18 +1,27 @@
 """``Recorder``: a vendor's server that keeps what it was sent, so that two clients can be compared."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from coatcheck import codec
 from coatcheck.http import VendorHandler
-from coatcheck.model import Account, QueryContext, QueryResult, SubmitContext, SubmitResult
+from coatcheck.model import (
+    Account,
+    CancelResult,
+    QueryContext,
+    QueryParams,
+    QueryResult,
+    SubmitContext,
+    SubmitResult,
+)
 from coatcheck.sandbox import Answer, Request, Server
 from coatcheck.transport import RequestsTransport
 
 KEY = "key-of-wire-tests"
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+_ACCOUNT = Account("wire", lambda _: KEY)
 
 
 class Recorder:
@@ -59,7 +68,7 @@ def shown(request: Request, *headers: str) -> dict[str, Any]:
     """
     kind = (request.header("content-type") or "").partition(";")[0]
     body: Any = request.body
-    if kind == "application/json":
+    if kind == "application/json" and request.body:
         body = request.json()
     elif kind == "multipart/form-data":
         body = {name: (_value(part.content), part.filename) for name, part in request.parts().items()}
@@ -84,26 +93,32 @@ def lived(
     handler: VendorHandler[Any, Any], request: Any, queries: int = 1
 ) -> tuple[SubmitResult, QueryResult]:
     """Submit a request and ask about its job, over real sockets."""
-    account = Account("wire", lambda _: KEY)
     handler.validate(request)
-    transport = RequestsTransport()
-    try:
+    with closing(RequestsTransport()) as transport:
         made = handler.submit(
             request,
             SubmitContext(
-                task_id="task-1", idempotency_key="key-1", now=NOW, account=account, transport=transport
+                task_id="task-1", idempotency_key="key-1", now=NOW, account=_ACCOUNT, transport=transport
             ),
         )
         assert made.query_params is not None
-        context = QueryContext(
-            task_id="task-1",
-            created_at=NOW,
-            deadline_at=NOW + timedelta(hours=24),
-            now=NOW,
-            account=account,
-            transport=transport,
-        )
+        context = _query_context(transport)
         results = [handler.query(made.query_params, context) for _ in range(queries)]
-    finally:
-        transport.close()
     return made, results[-1]
+
+
+def stopped(handler: VendorHandler[Any, Any], params: QueryParams) -> CancelResult:
+    """Cancel a job, over real sockets."""
+    with closing(RequestsTransport()) as transport:
+        return handler.cancel(params, _query_context(transport))
+
+
+def _query_context(transport: RequestsTransport) -> QueryContext:
+    return QueryContext(
+        task_id="task-1",
+        created_at=NOW,
+        deadline_at=NOW + timedelta(hours=24),
+        now=NOW,
+        account=_ACCOUNT,
+        transport=transport,
+    )
