@@ -175,7 +175,14 @@ local function take_suspect()
   for number = 1, #ids do
     local r = rows[ids[number]]
     local names = r and parts(r[NAMES])
-    if r and r[SUSPECT] >= 0 and r[FORMAT] <= format and has_handler[names[1]] and not skips[names[3]] and total > 0 then
+    if
+      r
+      and r[SUSPECT] >= 0
+      and r[FORMAT] <= format
+      and has_handler[names[1]]
+      and not skips[names[3]]
+      and total > 0
+    then
       local side = side_of(r)
       local wanted = needs(side, names[2], names[3], names[4])
       if first_refusal(wanted) then
@@ -231,7 +238,7 @@ local function wake_due(portion)
 end
 
 local chosen, turned = {}, {}
-local pick
+local pick, know
 
 do
   -- The heap of lanes: first order, turn, second order, number.
@@ -298,7 +305,8 @@ do
       local first = string.find(tail, '\31', 1, true)
       local second = string.find(tail, '\31', first + 1, true)
       class = {provider = string.sub(tail, 1, first - 1), account = string.sub(tail, first + 1, second - 1)}
-      class.is_readable = tonumber(string.sub(tail, second + 1)) <= format and not skips[class.account]
+      class.format = string.sub(tail, second + 1)
+    class.is_readable = tonumber(class.format) <= format and not skips[class.account]
       classes[tail] = class
     end
     return class
@@ -309,7 +317,7 @@ do
   end
 
   -- The lane that an entry names, unless this worker can take nothing from it.
-  local function lane_for(side, id, tail, tenant, k1, k3)
+  local function lane_for(side, handler, id, tail, tenant, k1, k3)
     local class = class_of(tail)
     if not class.is_readable or provider_room(class.provider) < 1 then
       return nil
@@ -318,6 +326,7 @@ do
     if not lane then
       lane = {
         n = struct.unpack('>I6', id), id = id, side = side, tenant = tenant, class = class, k1 = k1, k3 = k3,
+        handler = handler, tail = tail, seat_k1 = k1, seat_k3 = k3,
         members = {}, at = 1, fetched = 0, last = nil, is_drained = false,
         needs = needs(side, class.provider, class.account, tenant),
       }
@@ -331,7 +340,9 @@ do
 
   -- A source yields entries of a line in order, a page at a time.
   local function source_of(prefix, read)
-    return {prefix = prefix, upper = '[' .. prefix .. '\255', last = '[' .. prefix, page = {}, at = 1, size = 16, read = read}
+    return {
+      prefix = prefix, upper = '[' .. prefix .. '\255', last = '[' .. prefix, page = {}, at = 1, size = 16, read = read,
+    }
   end
 
   local function next_entry(source)
@@ -366,29 +377,37 @@ do
   end
 
   local function offer(heap, source, lane, k1, turn, k3)
-    if lane then
-      lane.sources = lane.sources or {}
-      lane.sources[#lane.sources + 1] = source
-      push(heap, lane)
-      if lane.k1 == k1 and lane.turn == turn and lane.k3 == k3 then
-        return true
-      end
-      -- It is in the heap already with its own key; the source goes on by itself.
-      lane.sources[#lane.sources] = nil
+    if not lane then
+      return false
     end
-    return false
+    push(heap, lane)
+    if lane.k1 ~= k1 or lane.turn ~= turn or lane.k3 ~= k3 then
+      -- It is in the heap with its own key; the source goes on by itself.
+      return false
+    end
+    lane.source = source
+    return true
   end
 
   -- The other lanes of a tenant in a band.
-  local function band_source(handler, k1, tenant, after)
+  local function band_source(handler, k1, tenant, k3, after)
     local prefix = '0' .. handler .. '\0' .. enc(k1) .. tenant .. '\0'
     local source = source_of(prefix, function(source, entry, heap)
       local at = #prefix + 1
       local k3, id, tail = dec(entry, at), string.sub(entry, at + 8, at + 13), string.sub(entry, at + 14)
-      local lane = lane_for(SUBMIT, id, tail, tenant, k1, k3)
-      return offer(heap, source, lane, k1, lane and lane.turn, k3)
+      source.k3 = k3
+      local lane = lane_for(SUBMIT, handler, id, tail, tenant, k1, k3)
+      if not lane then
+        return false
+      end
+      push(heap, lane)
+      if lane.k1 ~= k1 or lane.k3 ~= k3 then
+        return false
+      end
+      lane.rest = source
+      return true
     end)
-    source.last = '(' .. prefix .. after
+    source.last, source.k1, source.k3 = '(' .. prefix .. after, k1, k3
     return source
   end
 
@@ -403,12 +422,11 @@ do
       if tenant_of(tenant).turn ~= turn then
         touch_band(handler, k1, tenant)
       end
-      local lane = lane_for(SUBMIT, id, tail, tenant, k1, k3)
+      local lane = lane_for(SUBMIT, handler, id, tail, tenant, k1, k3)
       if flag == '+' then
-        local others = band_source(handler, k1, tenant, enc(k3) .. id .. tail)
+        local others = band_source(handler, k1, tenant, k3, enc(k3) .. id .. tail)
         if lane then
-          lane.sources = lane.sources or {}
-          lane.sources[#lane.sources + 1] = others
+          lane.rest = others
         else
           pull(heap, others)
         end
@@ -426,7 +444,7 @@ do
         source.is_over, source.page, source.at = true, {}, 1
         return true
       end
-      return offer(heap, source, lane_for(side, id, tail, '', k1, 0), k1, 0, 0)
+      return offer(heap, source, lane_for(side, handler, id, tail, '', k1, 0), k1, 0, 0)
     end)
   end
 
@@ -481,6 +499,34 @@ do
     return count
   end
 
+  -- What is known of a lane need not be read again: where it stands and, after rows were taken, its head.
+  function know(lane)
+    if lane.side ~= SUBMIT then
+      return
+    end
+    if lanes[lane.n] == nil then
+      local class = lane.class
+      lanes[lane.n] = {
+        n = lane.n, id = lane.id, side = SUBMIT, handler = lane.handler, tenant = lane.tenant, tail = lane.tail,
+        provider = class.provider, account = class.account, state = 'r', resource = '',
+        k1 = lane.seat_k1, k3 = lane.seat_k3,
+        name = '0\31' .. lane.handler .. '\31' .. class.provider .. '\31' .. class.account .. '\31' .. lane.tenant
+          .. '\31' .. class.format,
+        member = '0' .. lane.handler .. '\0' .. enc(lane.seat_k1) .. lane.tenant .. '\0' .. enc(lane.seat_k3)
+          .. lane.id .. lane.tail,
+      }
+    end
+  end
+
+  -- What stands for the other lanes of a tenant in a band: they are no better than it.
+  local function push_rest(heap, lane, source, turn)
+    if source then
+      push(heap, {
+        is_rest = true, source = source, tenant = lane.tenant, k1 = source.k1, turn = turn, k3 = source.k3, n = lane.n,
+      })
+    end
+  end
+
   function pick(side, places)
     if places < 1 then
       return 0
@@ -492,26 +538,35 @@ do
     local count = 0
     while heap[1] and count < places and patience > 0 do
       local lane = pop(heap)
-      local sources = lane.sources
-      lane.sources = nil
-      for number = 1, sources and #sources or 0 do
+      local source, rest = lane.source, lane.rest
+      lane.source = nil
+      if source and not lane.is_rest then
         -- Behind this lane its line may have another as good as it.
-        pull(heap, sources[number])
+        pull(heap, source)
       end
       local turn = turn_of(side, lane.tenant)
       if lane.turn < turn then
-        lane.turn = turn
+        lane.turn, lane.source = turn, lane.is_rest and source or nil
         push(heap, lane)
-      elseif provider_room(lane.class.provider) > 0 then
+      elseif lane.is_rest then
+        pull(heap, source)
+      elseif provider_room(lane.class.provider) < 1 then
+        lane.rest = nil
+        push_rest(heap, lane, rest, turn)
+      else
+        lane.rest = nil
         local refused = first_refusal(lane.needs)
         if refused then
           patience = patience - 1
+          know(lane)
           local place = lane_of(lane.n)
           seat(place, 'b', refused.key, place.k1, place.k3)
           if refused.next_at then
             wake_at(refused.key, refused.next_at)
           end
+          push_rest(heap, lane, rest, turn)
         else
+          push_rest(heap, lane, rest, turn + 1)
           count = count + take_from(lane, places - count, heap)
           if peek(lane, places - count, #heap + 1) then
             push(heap, lane)
@@ -520,7 +575,7 @@ do
       end
     end
     for _, lane in pairs(heap) do
-      lane.sources = nil
+      lane.source, lane.rest = nil, nil
     end
     return count
   end
@@ -592,6 +647,13 @@ local function take_chosen()
   load(ids)
   for number = 1, #chosen do
     local r, lane = rows[ids[number]], chosen[number][2]
+    know(lane)
+    local member = lane.members[lane.at]
+    if member then
+      heads[lane.n] = member
+    elseif lane.side == SUBMIT and lane.is_drained then
+      heads[lane.n] = false
+    end
     if r and is_overdue(r) then
       unspend(lane.needs)
       take(KIND_EXPIRE, r)

@@ -161,6 +161,7 @@ for first = 2, #ARGV, FIELDS do
         end
         gate.untill, gate.is_known = math.max(gate.untill, now + length), true
         redis.call('HSET', K.rules, field, struct.pack('<i8i8', gate.untill, gate.streak))
+        redis.call('HSET', K.meta, 'gates', '1')
       end
     end
   end

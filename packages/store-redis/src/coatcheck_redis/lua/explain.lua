@@ -1,12 +1,8 @@
 -- What is needed to say why tasks wait: the rows, the workers seen lately, and the first limit that refuses each.
--- use: base lanes limits
--- keys: workers seen
+-- use: base lanes limits workers
 
 -- ARGV: now, how long a worker is believed, then ids.
-local workers = {}
-for _, worker in ipairs(redis.call('ZRANGEBYSCORE', K.seen, '(' .. string.format('%d', now - tonumber(ARGV[2])), '+inf')) do
-  workers[#workers + 1] = redis.call('HGET', K.workers, 's' .. worker)
-end
+local workers = workers_seen(ARGV[2])
 local ids = {}
 for number = 3, #ARGV do
   ids[#ids + 1] = ARGV[number]
@@ -28,9 +24,9 @@ for number = 1, #ids do
     if refused and refused.kind == 'pause' then
       pause = redis.call('HGET', K.rules, 'p' .. string.sub(refused.key, 7)) or ''
     end
+    local next_at = refused and refused.next_at
     answers[number] = {
-      packed(r), refused and refused.key or '', refused and refused.next_at and string.format('%d', refused.next_at) or '',
-      pause,
+      packed(r), refused and refused.key or '', next_at and string.format('%d', next_at) or '', pause,
     }
   else
     answers[number] = false

@@ -11,6 +11,8 @@ local SUBMIT, RESUBMIT, QUERY = 0, 1, 2
 
 local lanes = {}
 local lane_numbers = {}
+-- Heads of lanes that are known before they are settled, false for an empty one.
+local heads = {}
 local bands = {}
 local tenants = {}
 
@@ -224,10 +226,10 @@ local function settle_bands()
   local gone, moved = {}, {}
   for key, band in pairs(bands) do
     local prefix = '0' .. key .. '\0'
-    local heads = redis.call('ZRANGEBYLEX', K.ready, '[' .. prefix, '[' .. prefix .. '\255', 'LIMIT', 0, 2)
+    local first = redis.call('ZRANGEBYLEX', K.ready, '[' .. prefix, '[' .. prefix .. '\255', 'LIMIT', 0, 2)
     local entry = redis.call('HGET', K.turns, 'b' .. key)
     local tenant = tenant_of(band.tenant)
-    if not heads[1] then
+    if not first[1] then
       if entry then
         redis.call('ZREM', K.ready, entry)
         redis.call('HDEL', K.turns, 'b' .. key)
@@ -243,8 +245,8 @@ local function settle_bands()
       end
       local at = #prefix + 1
       local wanted = 't' .. band.handler .. '\0' .. enc(band.k1) .. enc(tenant.turn)
-        .. string.sub(heads[1], at, at + 13) .. (heads[2] and '+' or '-')
-        .. band.tenant .. '\0' .. string.sub(heads[1], at + 14)
+        .. string.sub(first[1], at, at + 13) .. (first[2] and '+' or '-')
+        .. band.tenant .. '\0' .. string.sub(first[1], at + 14)
       if wanted ~= entry then
         if entry then
           redis.call('ZREM', K.ready, entry)
@@ -271,7 +273,10 @@ local function settle()
   for number in pairs(touched) do
     local lane = lane_of(number)
     if lane then
-      local head = redis.call('ZRANGEBYLEX', K.waiting, '[' .. lane.id, '[' .. lane.id .. '\255', 'LIMIT', 0, 1)[1]
+      local head = heads[number]
+      if head == nil then
+        head = redis.call('ZRANGEBYLEX', K.waiting, '[' .. lane.id, '[' .. lane.id .. '\255', 'LIMIT', 0, 1)[1]
+      end
       if head then
         seat(lane, lane.state, lane.resource, dec(head, 7), dec(head, 15))
       else
@@ -283,7 +288,7 @@ local function settle()
       end
     end
   end
-  touched = {}
+  touched, heads = {}, {}
   settle_bands()
 end
 

@@ -10,11 +10,12 @@ do
   local known = {}
   local needs_of = {}
 
+  -- Which kinds of rules were ever set: most namespaces need no look at the others.
   local flags
   local function is_set(name)
     if not flags then
-      local found = redis.call('HMGET', K.meta, 'rates', 'lives')
-      flags = {rates = found[1], lives = found[2]}
+      local found = redis.call('HMGET', K.meta, 'rates', 'lives', 'pauses', 'gates')
+      flags = {rates = found[1], lives = found[2], pauses = found[3], gates = found[4]}
     end
     return flags[name]
   end
@@ -113,39 +114,55 @@ do
     return found
   end
 
+  local function ask(found, key)
+    local resource = resource_of(key)
+    if resource.room < PLENTY then
+      found[#found + 1] = resource
+    end
+  end
+
   -- What a step needs room in, the first that refuses first. What is open for all is left out.
   function needs(side, provider, account, tenant)
-    local asked = side .. '\31' .. provider .. '\31' .. account .. '\31' .. (side == SUBMIT and tenant or '')
-    local found = needs_of[asked]
-    if found then
-      return found
-    end
-    found = {}
-    local function ask(key)
-      local resource = resource_of(key)
-      if resource.room < PLENTY then
-        found[#found + 1] = resource
+    local asked = side .. '\31' .. provider .. '\31' .. account
+    local shared = needs_of[asked]
+    if not shared then
+      shared = {}
+      local word = side == QUERY and 'query' or 'submit'
+      if side ~= QUERY and is_set('pauses') then
+        ask(shared, key_of('pause', 'provider', provider))
+        ask(shared, key_of('pause', 'account', account))
       end
+      if is_set('gates') then
+        ask(shared, key_of('gate', provider, account, word))
+      end
+      if is_set('rates') then
+        ask(shared, key_of('rate', word, provider, ''))
+        ask(shared, key_of('rate', word, '', account))
+        ask(shared, key_of('rate', word, provider, account))
+      end
+      if side == SUBMIT and is_set('lives') then
+        ask(shared, key_of('live', 'account', account))
+      end
+      needs_of[asked] = shared
     end
-    local word = side == QUERY and 'query' or 'submit'
-    if side == SUBMIT then
-      ask(key_of('pause', 'tenant', tenant))
+    if side ~= SUBMIT or not (is_set('pauses') or is_set('lives')) then
+      return shared
     end
-    if side ~= QUERY then
-      ask(key_of('pause', 'provider', provider))
-      ask(key_of('pause', 'account', account))
+    asked = asked .. '\31' .. tenant
+    local found = needs_of[asked]
+    if not found then
+      found = {}
+      if is_set('pauses') then
+        ask(found, key_of('pause', 'tenant', tenant))
+      end
+      for number = 1, #shared do
+        found[#found + 1] = shared[number]
+      end
+      if is_set('lives') then
+        ask(found, key_of('live', 'tenant', tenant))
+      end
+      needs_of[asked] = found
     end
-    ask(key_of('gate', provider, account, word))
-    if is_set('rates') then
-      ask(key_of('rate', word, provider, ''))
-      ask(key_of('rate', word, '', account))
-      ask(key_of('rate', word, provider, account))
-    end
-    if side == SUBMIT and is_set('lives') then
-      ask(key_of('live', 'account', account))
-      ask(key_of('live', 'tenant', tenant))
-    end
-    needs_of[asked] = found
     return found
   end
 

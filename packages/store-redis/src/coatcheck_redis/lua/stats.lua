@@ -1,6 +1,6 @@
 -- Counts, rules and lines at a glance.
--- use: base
--- keys: lanes ready blocked rules workers seen
+-- use: base workers
+-- keys: lanes ready blocked rules
 
 -- ARGV: now, how long a worker is believed.
 -- Lines longer than this are judged by their first lanes.
@@ -50,10 +50,7 @@ for status = 1, 9 do
   statuses[status] = 'count' .. status
 end
 local counted = redis.call('HMGET', K.meta, unpack(statuses))
-local workers = {}
-for _, worker in ipairs(redis.call('ZRANGEBYSCORE', K.seen, '(' .. string.format('%d', now - tonumber(ARGV[2])), '+inf')) do
-  workers[#workers + 1] = redis.call('HGET', K.workers, 's' .. worker)
-end
+local workers = workers_seen(ARGV[2])
 return {
   string.format('%d', now),
   counted,
