@@ -10,16 +10,18 @@ from coatcheck.stores.sqlite import SqliteStore
 from coatcheck.testing.vendor_matrix import QUICK
 from coatcheck.transport import RequestsTransport
 from coatcheck.worker import Worker, WorkerSettings
-from coatcheck_ocr.azure_di import AzureHandler
+from coatcheck_video.kling import KlingHandler
 
 #: A short lease, so that the test waits little for dead workers.
 LEASE = timedelta(seconds=1)
-ACCOUNT = "azure-di"
+ACCOUNT = "kling"
 
 
 def registry(url: str, max_job_time: float) -> Registry:
-    """Return what has the vendor's handler; this vendor has no cancel, no key and no lookup."""
-    handler = AzureHandler(url, account=ACCOUNT, poll=QUICK)
+    """Return what has the vendor's handler; this vendor stops no job, and finds one by our key."""
+    handler = KlingHandler(url, account=ACCOUNT, poll=QUICK)
+    # A lookup comes no earlier than a submit may still be under way.
+    handler.call_limit = timedelta(seconds=2)
     handler.max_job_time = timedelta(seconds=max_job_time)
     made = Registry()
     made.add_handler(handler)
