@@ -9,10 +9,8 @@ from coatcheck_redis.scripts import script
 
 #: Files that others use; the rest are scripts.
 PARTS = {"base", "lanes", "limits", "notify", "workers"}
-FILES = {
-    path.name.removesuffix(".lua"): path.read_text() for path in (files("coatcheck_redis") / "lua").iterdir()
-}
-SCRIPTS = sorted(FILES.keys() - PARTS)
+FOLDER = files("coatcheck_redis") / "lua"
+SCRIPTS = sorted({path.name.removesuffix(".lua") for path in FOLDER.iterdir()} - PARTS)
 
 
 def test_a_namespace_has_a_fixed_set_of_keys() -> None:

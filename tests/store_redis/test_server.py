@@ -12,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from tests.store_redis.conftest import Missing, find_redis6
 from tests.store_redis.servers import Proxy, RedisCluster, RedisSentinel, RedisServer
@@ -22,6 +23,7 @@ from coatcheck.registry import Registry
 from coatcheck.store import Filter, Room
 from coatcheck.testing.records import claim, get, new_task, transition
 from coatcheck_redis import connection as connection_module
+from coatcheck_redis import store as store_module
 from coatcheck_redis.store import RedisStore
 
 PATIENCE = timedelta(seconds=60)
@@ -483,6 +485,19 @@ def test_a_call_takes_more_than_luas_stack_holds(store: RedisStore) -> None:
     assert {answer.outcome for answer in answers} == {"done"}
     assert store.prune({TaskStatus.SUCCEEDED: timedelta()}, limit=count) == count
     assert store.stats().by_status[TaskStatus.SUCCEEDED] == 0
+
+
+def test_large_results_are_written_in_portions(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No call grows past what a server takes, however much is committed; answers keep their order."""
+    monkeypatch.setattr(store_module, "_MOST_BYTES", 1000)
+    store.add([new_task() for _ in range(9)])
+    leases = claim(store).leases
+    moves = [transition(lease, TaskStatus.SUCCEEDED, result=bytes(400)) for lease in leases]
+    moves[4] = attrs.evolve(moves[4], key="another")
+    moves[5] = attrs.evolve(moves[5], record="a text")  # type: ignore[arg-type]  # wrong on purpose
+    outcomes = [answer.outcome for answer in store.commit(moves)]
+    assert outcomes == ["done"] * 4 + ["lease_lost", "failed"] + ["done"] * 3
+    assert store.stats().by_status[TaskStatus.SUCCEEDED] == 7
 
 
 def test_a_pruned_namespace_leaves_next_to_nothing(

@@ -6,7 +6,7 @@ move of the life cycle or keeps anything between two calls.
 
 import re
 import secrets
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from struct import error as StructError  # noqa: N812  # a class, written like one
 from typing import Any
@@ -56,6 +56,8 @@ _PAUSABLE = ("provider", "account", "tenant")
 LONGEST_AGEING = timedelta(days=30)
 #: How many rows one script looks at for a list that shows few of them.
 _STRETCH = 1000
+#: A server takes no more than a gigabyte at a time; groups of large results go in several calls.
+_MOST_BYTES = 32 * 1024 * 1024
 #: Characters that keep names apart in Redis.
 _CONTROL = re.compile(r"[\x00\x1e\x1f]")
 
@@ -250,9 +252,23 @@ class RedisStore:
 
     def commit(self, transitions: Sequence[Transition]) -> Sequence[Committed]:
         """Write moves; see ``Store.commit``."""
-        answers: list[Committed | None] = []
+        answers: list[Committed] = []
+        waiting: list[Transition] = []
         arguments: list[Any] = []
-        for move in transitions:
+        size = 0
+        # Where each answer of the script belongs.
+        places: list[int] = []
+
+        def write() -> None:
+            found = self._run("commit", *arguments)
+            for place, move, answer in zip(places, waiting, found, strict=True):
+                answers[place] = _answer(move, answer)
+            waiting.clear()
+            arguments.clear()
+            places.clear()
+
+        self._connection.check_open()
+        for place, move in enumerate(transitions):
             try:
                 result = b"" if move.result is None else move.result
                 packed = (move.task_id, move.key, pack_move(move), _bytes(move.record), _bytes(result))
@@ -260,14 +276,19 @@ class RedisStore:
                 # This one cannot be written; the others can.
                 message = f"{type(error).__name__}: {error}"
                 answers.append(Committed(outcome=Outcome.FAILED, message=message))
-            else:
-                answers.append(None)
-                arguments += packed
-        written: Iterable[Any] = iter(self._run("commit", *arguments))
-        return [
-            _answer(move, next(written)) if answer is None else answer  # type: ignore[call-overload]  # an iterator
-            for move, answer in zip(transitions, answers, strict=True)
-        ]
+                continue
+            length = len(move.record) + len(result)
+            if size + length > _MOST_BYTES and waiting:
+                write()
+                size = 0
+            size += length
+            answers.append(_LOST)
+            places.append(place)
+            waiting.append(move)
+            arguments += packed
+        if waiting:
+            write()
+        return answers
 
     def renew(self, leases: Sequence[tuple[str, str]], lease: timedelta) -> Sequence[bool]:
         """Extend leases; see ``Store.renew``."""

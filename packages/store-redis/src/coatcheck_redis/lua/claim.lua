@@ -312,6 +312,10 @@ do
     return class
   end
 
+  local function is_usable(class)
+    return class.is_readable and provider_room(class.provider) > 0
+  end
+
   local function turn_of(side, tenant)
     return side == SUBMIT and tenant_of(tenant).turn or 0
   end
@@ -319,7 +323,7 @@ do
   -- The lane that an entry names, unless this worker can take nothing from it.
   local function lane_for(side, handler, id, tail, tenant, k1, k3)
     local class = class_of(tail)
-    if not class.is_readable or provider_room(class.provider) < 1 then
+    if not is_usable(class) then
       return nil
     end
     local lane = seen_lanes[id]
@@ -415,10 +419,15 @@ do
     local prefix = 't' .. handler .. '\0'
     return source_of(prefix, function(source, entry, heap)
       local at = #prefix + 1
-      local k1, turn, k3 = dec(entry, at), dec(entry, at + 8), dec(entry, at + 16)
-      local id, flag = string.sub(entry, at + 24, at + 29), string.sub(entry, at + 30, at + 30)
+      local flag = string.sub(entry, at + 30, at + 30)
       local tenant_end = string.find(entry, '\0', at + 31, true)
-      local tenant, tail = string.sub(entry, at + 31, tenant_end - 1), string.sub(entry, tenant_end + 1)
+      local tail = string.sub(entry, tenant_end + 1)
+      if flag == '-' and not is_usable(class_of(tail)) then
+        -- First of all, because a vendor that hangs has many lanes waiting here.
+        return false
+      end
+      local k1, turn, k3 = dec(entry, at), dec(entry, at + 8), dec(entry, at + 16)
+      local id, tenant = string.sub(entry, at + 24, at + 29), string.sub(entry, at + 31, tenant_end - 1)
       if tenant_of(tenant).turn ~= turn then
         touch_band(handler, k1, tenant)
       end
