@@ -296,10 +296,15 @@ def test_the_submit_is_what_the_vendor_wants() -> None:
             "text2video",
             {"negative_prompt": "rain", "camera_control": {"type": "simple"}},
         ),
+        (
+            {"model": "kling-video-o1", "options": {"extra": {"image_list": [{"image_url": A}]}}},
+            "omni-video",
+            {"model_name": "kling-video-o1", "image_list": [{"image_url": A}]},
+        ),
     ],
     ids=[
         "text", "first", "first-last", "references", "omni-frames", "omni-text", "omni-edit", "omni-sound",
-        "sound", "no-sound", "silent", "extra",
+        "sound", "no-sound", "silent", "extra", "extra-media",
     ],
 )  # fmt: skip
 def test_each_kind_of_request_goes_to_its_own_path(

@@ -212,7 +212,7 @@ class KlingHandler(VideoHandler):
 
     def submit_call(self, params: VideoRequest, context: SubmitContext) -> Call:
         """Describe the submit, whose path depends on the media and the model."""
-        kind = self._kind(params)
+        kind, options = self._kind(params), self.options(params)
         said = self.fields(
             params,
             model_name=self.model(params),
@@ -222,17 +222,11 @@ class KlingHandler(VideoHandler):
             duration=None if params.duration is None else str(params.duration),
             sound=self._sound(params),
             watermark_info=None if params.watermark is None else {"enabled": params.watermark},
-            callback_url=callback_url(self.options(params).get("callback_url"), self.key, context.task_id),
+            callback_url=callback_url(options.get("callback_url"), self.key, context.task_id),
             external_task_id=context.idempotency_key,
+            **_media(params, kind, options),
         )
-        about_video: dict[str, Any] = {name: said.pop(name) for name in _ABOUT_VIDEO if name in said}
-        if kind == "image2video":
-            said |= {"image": params.first_frame, "image_tail": params.last_frame}
-        elif kind == "multi-image2video":
-            said["image_list"] = [{"image": url} for url in params.reference_images]
-        elif kind == "omni-video":
-            said |= _omni_media(params, about_video)
-        body = {name: value for name, value in said.items() if value is not None}
+        body = {name: value for name, value in said.items() if name not in _ABOUT_VIDEO}
         return Call("POST", path("v1", "videos", kind), json=body, accept=_REFUSALS)
 
     def _kind(self, request: VideoRequest) -> str:
@@ -404,18 +398,27 @@ def _is_mixed(request: VideoRequest) -> bool:
     return bool(request.reference_images) or request.source_video is not None
 
 
-def _omni_media(request: VideoRequest, about_video: Mapping[str, Any]) -> dict[str, Any]:
+def _media(request: VideoRequest, kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the media of a request as a path names them; what is not there is ``None``."""
+    if kind == "image2video":
+        return {"image": request.first_frame, "image_tail": request.last_frame}
+    if kind == "multi-image2video":
+        return {"image_list": [{"image": url} for url in request.reference_images]}
+    if kind != "omni-video":
+        return {}
     images = [{"image_url": url} for url in request.reference_images]
-    for url, kind in ((request.first_frame, "first_frame"), (request.last_frame, "end_frame")):
+    for url, place in ((request.first_frame, "first_frame"), (request.last_frame, "end_frame")):
         if url is not None:
-            images.append({"image_url": url, "type": kind})
-    found: dict[str, Any] = {"image_list": images or None}
+            images.append({"image_url": url, "type": place})
+    videos = []
     if request.source_video is not None:
-        video = {"video_url": request.source_video, **about_video}
-        if "keep_original_sound" in video:
-            video["keep_original_sound"] = "yes" if video["keep_original_sound"] else "no"
-        found["video_list"] = [video]
-    return found
+        video = {"video_url": request.source_video}
+        if "refer_type" in options:
+            video["refer_type"] = options["refer_type"]
+        if "keep_original_sound" in options:
+            video["keep_original_sound"] = "yes" if options["keep_original_sound"] else "no"
+        videos.append(video)
+    return {"image_list": images or None, "video_list": videos or None}
 
 
 def _videos(one: object) -> tuple[Video, ...]:
