@@ -7,7 +7,6 @@ cannot keep up polls less often than wanted.
 """
 
 import argparse
-import sys
 import tempfile
 import threading
 import time
@@ -26,7 +25,7 @@ from coatcheck.stores.sqlite import SqliteStore
 from coatcheck.testing.vendor import JobRequest, VendorHandler, VendorProcess
 from coatcheck.transport import RequestsTransport, Urllib3Transport
 from coatcheck.transport.over_aiohttp import AiohttpTransport
-from coatcheck.worker import Worker, WorkerSettings
+from coatcheck.worker import Worker, WorkerSettings, own_process
 
 INTERVAL = 5.0
 TRANSPORTS = {"requests": RequestsTransport, "urllib3": Urllib3Transport, "aiohttp": AiohttpTransport}
@@ -58,8 +57,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=32)
     parser.add_argument("--transport", choices=TRANSPORTS, default="aiohttp")
     given = parser.parse_args()
-    sys.setswitchinterval(0.001)  # as the command line's worker does
-    with tempfile.TemporaryDirectory() as folder, VendorProcess(Path(folder, "calls.jsonl")) as vendor:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        VendorProcess(Path(folder, "calls.jsonl")) as vendor,
+        own_process(),  # as the command line's worker does
+    ):
         step = timedelta(seconds=INTERVAL)
         handler = VendorHandler(vendor.url, poll=PollPolicy(first=step, start=step, cap=step, jitter=0))
         registry = Registry()

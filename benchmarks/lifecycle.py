@@ -42,7 +42,7 @@ from coatcheck.stores.sqlite import SqliteStore
 from coatcheck.testing.vendor import JobRequest, VendorHandler, VendorProcess
 from coatcheck.transport import RequestsTransport, Transport, Urllib3Transport
 from coatcheck.transport.over_aiohttp import AiohttpTransport
-from coatcheck.worker import Worker, WorkerSettings
+from coatcheck.worker import Worker, WorkerSettings, own_process
 
 POLLS = 3
 STEPS = POLLS + 2
@@ -394,7 +394,8 @@ def main() -> None:
     )
     given = parser.parse_args()
     measure = show_profile if given.profile else compare
-    with VendorProcess() as vendor:
+    # As the command line's worker does; the bare loop has it too.
+    with VendorProcess() as vendor, own_process():
         for name in TRANSPORTS if given.transport == "all" else (given.transport,):
             measure(name, vendor.url, given)
 

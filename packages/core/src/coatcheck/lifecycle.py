@@ -317,6 +317,9 @@ class Move:
     claims: Literal["reset", "keep", "undo"] = "reset"
 
 
+_STATES = {status: State[status.name] for status in TaskStatus}
+
+
 def state_of(task: Task) -> State:
     """Return the table row of ``task``."""
     if task.status is TaskStatus.SUBMITTING:
@@ -324,7 +327,7 @@ def state_of(task: Task) -> State:
             return State.RESUBMIT
         if task.next_step is Step.LOOKUP:
             return State.LOOKUP
-    return State[task.status.name]
+    return _STATES[task.status]
 
 
 def advance(task: Task, event: Event, now: datetime) -> Move | None:

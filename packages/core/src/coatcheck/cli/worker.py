@@ -1,7 +1,6 @@
 """``coatcheck worker``: run tasks until a signal comes."""
 
 import logging
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -28,7 +27,7 @@ def worker(*, once: bool, quiet: bool, **settings: timedelta | int | None) -> No
     Runs until SIGINT or SIGTERM, then lets steps under way end within the grace; a second signal cuts them
     off. Any number of workers may share a store. The log goes to standard error.
     """
-    from coatcheck.worker import Worker, WorkerSettings
+    from coatcheck.worker import Worker, WorkerSettings, own_process
 
     app = find_app()
     app.overrides.update({name: value for name, value in settings.items() if value is not None})
@@ -43,7 +42,7 @@ def worker(*, once: bool, quiet: bool, **settings: timedelta | int | None) -> No
         settings=WorkerSettings.of(app.config.worker),
         limits=app.config.limits,
     )
-    with _log_on_stderr(logging.WARNING if quiet else logging.INFO), _short_turns():
+    with _log_on_stderr(logging.WARNING if quiet else logging.INFO), own_process():
         if not once:
             made.run()
             return
@@ -80,21 +79,6 @@ class _Lines(logging.Handler):
             console(stderr=True).print(plain(text, lines=True), soft_wrap=True)
         except Exception:  # noqa: BLE001  # a log line must never stop the worker
             self.handleError(record)
-
-
-@contextmanager
-def _short_turns() -> Iterator[None]:
-    """Let threads take turns every millisecond.
-
-    Under load the main loop takes turns with the threads that call. With Python's 5 ms each of the many short
-    waits in the store would cost it a turn of that length, and the next polls would come late.
-    """
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(0.001)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
 
 
 @contextmanager

@@ -33,6 +33,7 @@ from coatcheck.model import (
     Observation,
     QueryParams,
     Task,
+    TaskStatus,
     Verdict,
 )
 from coatcheck.store import Row, Stored
@@ -77,21 +78,24 @@ def _nested(cls: type) -> Callable[[dict[str, Any]], Any]:
     return make_dict_structure_fn(cls, READER, _cattrs_detailed_validation=False)
 
 
-_make_traits, _read_failure, _make_observation = map(_nested, (HandlerTraits, Failure, Observation))
+_make_traits, _read_failure = map(_nested, (HandlerTraits, Failure))
 _plain = Converter()
 _plain.register_unstructure_hook(timedelta, timedelta.total_seconds)
-_write_traits = _plain.get_unstructure_hook(HandlerTraits)
-_TRAITS = _write_traits(HandlerTraits())
+# All tasks of a handler have the same ones, and they are read and written at every step.
+_write_traits = lru_cache(maxsize=256)(_plain.get_unstructure_hook(HandlerTraits))
 
 
 def _read_traits(data: dict[str, Any]) -> HandlerTraits:
-    return _same_traits(tuple([(name, data[name]) for name in _TRAITS if name in data]))
+    try:
+        return _same_traits(tuple(data), tuple(data.values()))
+    except TypeError:  # a list, in a field of a newer version
+        traits: HandlerTraits = _make_traits(data)
+        return traits
 
 
-# All tasks of a handler have the same ones, and they are read at every step.
 @lru_cache(maxsize=256)
-def _same_traits(items: tuple[tuple[str, Any], ...]) -> HandlerTraits:
-    traits: HandlerTraits = _make_traits(dict(items))
+def _same_traits(names: tuple[str, ...], values: tuple[Any, ...]) -> HandlerTraits:
+    traits: HandlerTraits = _make_traits(dict(zip(names, values, strict=True)))
     return traits
 
 
@@ -120,7 +124,7 @@ def _write_failure(failure: Failure) -> dict[str, Any]:
 
 
 def _write_query_params(params: QueryParams) -> dict[str, Any]:
-    return {"external_task_id": params.external_task_id, "provider_params": params.provider_params}
+    return {"external_task_id": params.external_task_id, "provider_params": dict(params.provider_params)}
 
 
 def _read_query_params(data: dict[str, Any]) -> QueryParams:
@@ -138,8 +142,14 @@ def _write_observation(seen: Observation) -> dict[str, Any]:
     }
 
 
-def _read_observation(data: dict[str, Any]) -> Any:
-    return _make_observation({"progress": None, "provider_status": None, **data})
+def _read_observation(data: dict[str, Any]) -> Observation:
+    progress, word = data.get("progress"), data.get("provider_status")
+    return Observation(
+        TaskStatus(read_text(data["status"])),
+        None if progress is None else _read_progress(progress),
+        None if word is None else read_text(word),
+        read_instant(data["at"]),
+    )
 
 
 def _read_progress(data: Any) -> float:
@@ -184,7 +194,7 @@ class Column:
 COLUMNS: Mapping[str, Column] = {
     "request_type": Column("", read_text),
     "idempotency_key": Column("", read_text),
-    "metadata": Column(EMPTY, _read_mapping),
+    "metadata": Column(EMPTY, _read_mapping, dict),
     "cancel_on_deadline": Column(default=False, read=read_flag),
     "traits": Column(None, _read_traits, _write_traits, HandlerTraits),
     "verdict": Column(None, Verdict),
@@ -196,7 +206,7 @@ COLUMNS: Mapping[str, Column] = {
     "result_expires_at": Column(None, read_instant),
     "result_gone": Column(default=False, read=read_flag),
     "error": Column(None, _read_failure, _write_failure, Failure),
-    "usage": Column(None, _read_mapping),
+    "usage": Column(None, _read_mapping, dict),
     "resources": Column((), _read_resources, _write_resources),
     "submit_attempts": Column(0, read_whole),
     "not_sent_count": Column(0, read_whole),
@@ -231,7 +241,7 @@ def encode_record(task: Task) -> bytes:
     out = {name: value for name, value in unknown.items() if value.__class__ is not Extra} if unknown else {}
     for name, default, write in _WRITERS:
         value = held[name]
-        if value is not default and value != default:
+        if value is not default and (default is None or value != default):
             out[name] = value if write is None else write(value)
     for name, extra in unknown.items():
         if extra.__class__ is Extra and name in out and extra.belongs_to(held[name]):

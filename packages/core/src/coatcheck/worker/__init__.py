@@ -5,6 +5,7 @@ Nothing in here knows SQL, HTTP to vendors, or what an answer means.
 
 from coatcheck.worker.health import Health
 from coatcheck.worker.loop import Worker
+from coatcheck.worker.process import own_process
 from coatcheck.worker.settings import WorkerSettings
 
-__all__ = ["Health", "Worker", "WorkerSettings"]
+__all__ = ["Health", "Worker", "WorkerSettings", "own_process"]
