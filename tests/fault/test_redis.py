@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from datetime import timedelta
 from functools import partial
@@ -23,7 +23,7 @@ from typing import NoReturn, TypeVar
 import pytest
 from attrs import define
 from tests.fault.scripts import redis_workers
-from tests.store_redis.servers import RedisServer, system_binary, wheel_binary
+from tests.store_redis.servers import RedisServer
 
 from coatcheck.errors import StoreUnavailableError
 from coatcheck.manager import Manager
@@ -184,14 +184,6 @@ class Faults:
                 self._frozen.remove((until, pid))
 
 
-@pytest.fixture
-def server(missing: Callable[[str], NoReturn], tmp_path: Path) -> Iterator[RedisServer]:
-    """A server of its own, which loses nothing that it acknowledged when it is killed."""
-    binary = system_binary() or wheel_binary() or missing("redis-server: apt-get install redis-server")
-    with RedisServer(binary, tmp_path / "redis", "--appendonly", "yes", "--appendfsync", "always") as server:
-        yield server
-
-
 def text_of(number: int) -> str:
     """Return a request's text, which says whose it is."""
     return f"{number % TENANTS} {number}"
@@ -234,7 +226,7 @@ def drafts(manager: Manager, count: int) -> list[NewTask]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(2 * PATIENCE)
-def test_every_limit_and_lease_holds_whatever_dies(server: RedisServer, tmp_path: Path) -> None:
+def test_every_limit_and_lease_holds_whatever_dies(redis_server: RedisServer, tmp_path: Path) -> None:
     """All tasks end SUCCEEDED with one job each, under three limits, whatever dies (G1 to G3, G5, G6)."""
     seed = int(os.environ.get("COATCHECK_TEST_SEED") or random.SystemRandom().randrange(2**32))
     rng = random.Random(seed)
@@ -246,7 +238,7 @@ def test_every_limit_and_lease_holds_whatever_dies(server: RedisServer, tmp_path
         registry = redis_workers.registry(vendor.url)
 
         def open_manager() -> Manager:
-            store = registry.open_store(server.url, namespace="fault")
+            store = registry.open_store(redis_server.url, namespace="fault")
             stack.callback(store.close)
             return Manager(store, registry, accounts=redis_workers.accounts())
 
@@ -263,7 +255,7 @@ def test_every_limit_and_lease_holds_whatever_dies(server: RedisServer, tmp_path
         waiting = drafts(manager, TASKS * 3 // 4)
         for start in range(0, len(waiting), 500):
             store.add(waiting[start : start + 500])
-        workers = Workers(tmp_path, server.url, "fault", vendor.url, str(notes), str(LEASE))
+        workers = Workers(tmp_path, redis_server.url, "fault", vendor.url, str(notes), str(LEASE))
         stack.callback(workers.close)
         for _ in range(WORKERS):
             workers.start()
@@ -279,7 +271,7 @@ def test_every_limit_and_lease_holds_whatever_dies(server: RedisServer, tmp_path
         submitter = open_manager()
         submitting = threading.Thread(target=submit, daemon=True)
         submitting.start()
-        faults, was_blocked = Faults(server, workers, rng), False
+        faults, was_blocked = Faults(redis_server, workers, rng), False
         for fault in rng.sample(FAULTS, k=len(FAULTS)) * max(1, TASKS // 5000):
             pause = time.monotonic() + rng.uniform(0.3, 1.5)
             while time.monotonic() < pause:
