@@ -22,6 +22,7 @@ from coatcheck.errors import (
 )
 from coatcheck.http import Call, Callback, Reply
 from coatcheck.model import Account, CancelResult, QueryResult, SubmitResult
+from coatcheck.sandbox import Request
 from coatcheck.testing.contexts import NOW, query_context, submit_context
 from coatcheck.testing.handler_contract import HandlerContract, RecordedCallback, Recordings
 from coatcheck.testing.transport import ScriptedTransport, reply
@@ -422,6 +423,8 @@ def test_a_canceled_job_is_not_a_failure() -> None:
         is TaskStatus.CANCELED
     )
     assert queried(shown("COMPLETED", 200, error="canceled by a tool")).status is TaskStatus.FAILED
+    answer = reply({"detail": "x"}, 499, headers={"X-Fal-Error-Type": "client_cancelled"})
+    assert queried(DONE, answer).status is TaskStatus.CANCELED
 
 
 @pytest.mark.parametrize(
@@ -495,3 +498,38 @@ def test_what_cannot_be_said_is_refused_before_it_is_stored(changes: dict[str, A
 def test_jobs_are_looked_at_every_few_seconds() -> None:
     """Trap: the vendor's own client asks ten times a second."""
     assert FalHandler.poll.start == timedelta(seconds=5)
+
+
+def test_a_house_may_have_a_default_model() -> None:
+    """Then requests that any vendor can make go here, too."""
+
+    class Ours(FalHandler):
+        default_model = MODEL
+
+    handler = Ours()
+    handler.validate(VideoRequest(prompt="a"))
+    transport = ScriptedTransport([reply({"request_id": "q1"})])
+    made = handler.submit(VideoRequest(prompt="a"), submit_context(transport))
+    assert transport.calls[0].url == f"{HOME}/{MODEL}"
+    assert made.query_params is not None
+    assert made.query_params["response_url"] == PLACE
+
+
+@pytest.mark.parametrize(
+    ("method", "place", "body", "status"),
+    [
+        ("GET", "/acme/dream/v2/requests/job-1/status", None, 404),
+        ("GET", "/acme/dream/requests/job-1", None, 400),
+        ("GET", "/acme/dream/requests/job-9/status", None, 404),
+        ("POST", "/acme/dream", [], 422),
+    ],
+    ids=["sub-path", "too-early", "unknown", "no-object"],
+)
+def test_the_sandbox_refuses_what_the_vendor_refuses(method: str, place: str, body: Any, status: int) -> None:
+    """Who makes addresses from the model's path, or asks too early, finds out here; media may name a job."""
+    sandbox = FalSandbox()
+    key = {"authorization": f"Key {sandbox.environment('http://x')['FAL_KEY']}"}
+    made = Request("POST", "/acme/dream/v2", headers=key, body=codec.dumps({"image_url": f"{A}~end=never"}))
+    assert sandbox(made).status == 200
+    sent = Request(method, place, headers=key, body=b"" if body is None else codec.dumps(body))
+    assert sandbox(sent).status == status

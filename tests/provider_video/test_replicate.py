@@ -22,6 +22,7 @@ from coatcheck.errors import (
 )
 from coatcheck.http import Call, Callback, Reply
 from coatcheck.model import CancelResult, QueryResult, SubmitResult
+from coatcheck.sandbox import Request
 from coatcheck.testing.contexts import NOW, query_context, submit_context
 from coatcheck.testing.handler_contract import HandlerContract, RecordedCallback, Recordings
 from coatcheck.testing.transport import ScriptedTransport, reply
@@ -424,3 +425,35 @@ def test_a_name_for_a_field_that_there_is_not_is_refused_with_the_closest() -> N
     """A mistyped field would leave the default name standing."""
     with pytest.raises(UnknownNameError, match="did you mean 'first_frame'"):
         ReplicateHandler().validate(attrs.evolve(REQUEST, options={"names": {"first_fram": "image"}}))
+
+
+def test_a_house_may_have_a_default_model() -> None:
+    """Then requests that any vendor can make go here, too; a deployment still takes its place."""
+
+    class Ours(ReplicateHandler):
+        default_model = MODEL
+
+    handler = Ours()
+    for options, place in (({}, f"models/{MODEL}"), ({"deployment": "acme/mine"}, "deployments/acme/mine")):
+        request = VideoRequest(prompt="a", options=options)
+        handler.validate(request)
+        transport = ScriptedTransport([ACCEPTED])
+        handler.submit(request, submit_context(transport))
+        assert transport.calls[0].url == f"{HOME}/v1/{place}/predictions"
+
+
+@pytest.mark.parametrize(
+    ("place", "body", "status"),
+    [
+        ("/v1/predictions", {"input": {}}, 422),
+        ("/v1/predictions", {"version": "5c7d"}, 422),
+        ("/v1/predictions/acme", {}, 404),
+        ("/v1/predictions", {"version": "5c7d", "input": {"seed": 1, "image": A}}, 201),
+    ],
+    ids=["no-version", "no-input", "no-place", "media-only"],
+)
+def test_the_sandbox_refuses_what_the_vendor_refuses(place: str, body: Any, status: int) -> None:
+    """A version belongs into the body, and so does the input."""
+    sandbox = ReplicateSandbox()
+    key = {"authorization": f"Bearer {sandbox.environment('http://x')['REPLICATE_API_TOKEN']}"}
+    assert sandbox(Request("POST", place, headers=key, body=codec.dumps(body))).status == status

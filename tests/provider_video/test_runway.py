@@ -7,7 +7,7 @@ import attrs
 import pytest
 from tests.provider_video.vendor_matrix import VendorMatrix
 
-from coatcheck import QueryParams, TaskStatus
+from coatcheck import QueryParams, TaskStatus, codec
 from coatcheck.errors import (
     CoatcheckError,
     JobNotFoundError,
@@ -18,6 +18,7 @@ from coatcheck.errors import (
 )
 from coatcheck.http import Call, Reply
 from coatcheck.model import CancelResult, QueryResult
+from coatcheck.sandbox import Request
 from coatcheck.testing.contexts import query_context, submit_context
 from coatcheck.testing.handler_contract import HandlerContract, Recordings
 from coatcheck.testing.transport import ScriptedTransport, reply
@@ -438,6 +439,7 @@ def test_a_refusal_that_is_no_json_is_one_all_the_same() -> None:
         ({"watermark": False}, "watermark"),
         ({"mode": VideoMode.VIDEO_TO_VIDEO}, "mode"),
         ({"first_frame": "oss://bucket/a.png"}, "first_frame"),
+        ({"first_frame": "http://media.example/a.png"}, "first_frame"),
         ({"options": {"public_figure_threshold": "high"}}, "public_figure_threshold"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
@@ -455,3 +457,36 @@ def test_a_prompt_is_measured_as_the_vendor_measures_it() -> None:
     """Trap: a character may be two units; hosted models take longer prompts."""
     RunwayHandler().validate(attrs.evolve(REQUEST, prompt="🌊" * 500))
     RunwayHandler().validate(attrs.evolve(REQUEST, model="seedance2", prompt="a" * 3000))
+
+
+@pytest.mark.parametrize(
+    ("place", "body", "version", "status"),
+    [
+        ("/v1/image_to_video", {"model": "m"}, None, 400),
+        ("/v1/image_to_video", {}, "2024-11-06", 400),
+        ("/v1/sounds", {"model": "m"}, "2024-11-06", 404),
+        ("/v1/image_to_video", {"model": "m", "promptImage": [{"uri": A}]}, "2024-11-06", 200),
+    ],
+    ids=["no-version", "no-model", "no-place", "media-only"],
+)
+def test_the_sandbox_refuses_what_the_vendor_refuses(
+    place: str, body: Any, version: str | None, status: int
+) -> None:
+    """Who forgets the version, or the model, finds out here."""
+    sandbox = RunwaySandbox()
+    key = {"authorization": f"Bearer {sandbox.environment('http://x')['RUNWAYML_API_SECRET']}"}
+    headers = key if version is None else {**key, "x-runway-version": version}
+    assert sandbox(Request("POST", place, headers=headers, body=codec.dumps(body))).status == status
+
+
+def test_the_sandbox_deletes_a_job_that_has_ended_like_the_vendor() -> None:
+    """This is what a cancel has to beware of."""
+    sandbox = RunwaySandbox()
+    headers = {"authorization": "Bearer x", "x-runway-version": "2024-11-06"}
+    body = codec.dumps({"model": "m", "promptText": "a~at_once=1"})
+    assert sandbox(Request("POST", "/v1/text_to_video", headers=headers, body=body)).status == 200
+    seen = [
+        sandbox(Request(method, "/v1/tasks/job-1", headers=headers)).status
+        for method in ("GET", "DELETE", "GET")
+    ]
+    assert seen == [200, 204, 404]

@@ -65,6 +65,7 @@ class FalOptions(HostedOptions):
 
     #: How the duration is written: "5", 5 or "5s". Most models want a text, the default.
     duration_as: str | None = choice("text", "number", "seconds")
+    #: The place in the queue.
     priority: str | None = choice("normal", "low")
     #: Seconds within which the job has to start, or it fails.
     start_timeout: int | None = whole(2, 86_400)
@@ -118,10 +119,11 @@ class FalHandler(HostedHandler):
     def validate(self, params: VideoRequest) -> None:
         """Refuse what the vendor could not make; see ``HostedHandler.validate``."""
         super().validate(params)
-        if not _MODEL.fullmatch(params.model or ""):
+        model = self.model(params)
+        if not _MODEL.fullmatch(model or ""):
             raise ValidationError(
                 f'{self.key} must be told the path of a model, like "owner/model/text-to-video"; '
-                f"found {params.model!r}",
+                f"found {model!r}",
                 "model",
             )
 
@@ -146,7 +148,7 @@ class FalHandler(HostedHandler):
         }
         return Call(
             "POST",
-            path(*(params.model or "").split("/")),
+            path(*(self.model(params) or "").split("/")),
             headers={name: str(value) for name, value in headers.items() if value is not None},
             query={"fal_webhook": callback_url(options.get("callback_url"), self.key, context.task_id)},
             json=self.input_of(params),
@@ -161,7 +163,7 @@ class FalHandler(HostedHandler):
         job_id = id_of(body, "request_id")
         word = text_of(body, "status") or "IN_QUEUE"
         # A job whose place is not named is where fal's own client would look for it.
-        place = self.base_url + path(*(request.model or "").split("/")[:2], "requests", job_id or "-")
+        place = self.base_url + path(*(self.model(request) or "").split("/")[:2], "requests", job_id or "-")
         urls = {"status_url": f"{place}/status", "response_url": place, "cancel_url": f"{place}/cancel"}
         return VideoJob(
             # Even a job that is finished already has to be asked what it came to.
@@ -186,7 +188,7 @@ class FalHandler(HostedHandler):
         seconds = number_of(within(body, "metrics", "inference_time"))
         if kind is not None or body.get("error"):
             return VideoJob(
-                status=CANCELED if "cancel" in (kind or "").lower() else FAILED,
+                status=_end_of(kind or ""),
                 word=str(word),
                 code=kind or "failed",
                 message=shortened(body.get("error")),
@@ -219,7 +221,7 @@ class FalHandler(HostedHandler):
                 http_status=reply.status,
             )
         failed = VideoJob(
-            status=FAILED,
+            status=_end_of(code),
             word=word,
             code="start_timeout" if is_late else code,
             message=message,
@@ -284,6 +286,11 @@ def _error(reply: Reply) -> tuple[str, str]:
         inputs = ".".join(map(str, place)) if isinstance(place, list) else ""
         told.append(f"{inputs}: {text_of(one, 'msg')}" if inputs else str(text_of(one, "msg")))
     return text_of(within(detail, 0), "type") or code or f"http_{reply.status}", shortened("; ".join(told))
+
+
+def _end_of(code: str) -> TaskStatus:
+    """Return how a job ended that finished with an error; nothing but its type tells of a cancel."""
+    return CANCELED if "cancel" in code.lower() else FAILED
 
 
 def _is_retryable(reply: Reply) -> bool:

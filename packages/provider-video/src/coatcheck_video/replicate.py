@@ -185,11 +185,12 @@ class ReplicateHandler(HostedHandler):
                 "leave one of both out",
                 "model",
             )
-        found = _MODEL.fullmatch(deployment or request.model or "")
+        name = deployment or self.model(request)
+        found = _MODEL.fullmatch(name or "")
         if found is None or (deployment is not None and found["version"] is not None):
             raise ValidationError(
                 f'{self.key} must be told a model like "owner/name" or "owner/name:version", or the option '
-                f'deployment like "owner/name"; found {deployment or request.model!r}',
+                f'deployment like "owner/name"; found {name!r}',
                 "model" if deployment is None else "deployment",
             )
         if found["version"] is not None:

@@ -4,7 +4,8 @@ Facts are from runwayml 5.24.0 and its recorded traffic (SDK) and the vendor's p
 one weaker source says:
 
 - Three paths, by the media: text, image and video to video; ``X-Runway-Version`` is mandatory in every call
-    (SDK). A ratio is pixels with a colon for most models, and words for some.
+    (SDK). Media are https or ``runway://`` addresses (SDK). A ratio is pixels with a colon for most models,
+    and words for some.
 - The source of a video to video is ``videoUri`` for some models and ``promptVideo`` for the rest; references
     are ``references`` with a ``uri``, audio is ``referenceAudio`` (SDK).
 - Words: SDK. THROTTLED is held back by the account's own concurrency: it waits, and is no error. CANCELLED is
@@ -146,7 +147,7 @@ class RunwayOptions(VendorOptions):
 
 
 class RunwayHandler(VideoHandler):
-    """Makes videos with the models at Runway; media are http, https and runway URLs."""
+    """Makes videos with the models at Runway; media are https and runway URLs."""
 
     key = "video:runway"
     account = "runway"
@@ -154,7 +155,7 @@ class RunwayHandler(VideoHandler):
     base_url = "https://api.dev.runwayml.com"
     base_url_env = ("RUNWAYML_BASE_URL",)
     options_type = RunwayOptions
-    schemes = ("http", "https", "runway")
+    schemes = ("https", "runway")
     poll = PollPolicy.exponential(timedelta(seconds=6))
     # The least that the vendor promises.
     result_life = timedelta(hours=24)
