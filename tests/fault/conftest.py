@@ -1,4 +1,4 @@
-"""A Redis of its own for each fault test that asks for one: it is killed, frozen and filled up."""
+"""Stores for fault tests: a Redis of its own for each test, to be killed, frozen and filled up, or a file."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,3 +15,12 @@ def redis_server(missing: Callable[[str], NoReturn], tmp_path: Path) -> Iterator
     options = ("--appendonly", "yes", "--appendfsync", "always")
     with RedisServer(binary, tmp_path / "redis", *options) as server:
         yield server
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty store that processes can share; the test runs with each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'tasks.db'}"
+    server: RedisServer = request.getfixturevalue("redis_server")
+    return server.url

@@ -26,6 +26,7 @@ from coatcheck.testing.vendor import (
     VendorProcess,
 )
 
+ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).parent / "scripts" / "killed_worker.py"
 KILLS = 5
 LEASE = 2.0
@@ -39,13 +40,20 @@ class Workers:
 
     def __init__(self, folder: Path, url: str) -> None:
         self.log = folder / "worker.log"
-        self._command = [sys.executable, str(SCRIPT), str(folder / "tasks.db"), url, str(LEASE)]
+        store_url = f"sqlite:///{folder / 'tasks.db'}"
+        self._command = [sys.executable, str(SCRIPT), store_url, url, str(LEASE)]
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start one, and wait until it works."""
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=log)
+            self._process = subprocess.Popen(
+                self._command,
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == b"ready\n", self.log.read_text()
 

@@ -1,5 +1,6 @@
 """A worker that is frozen in the middle of a submit (SIGSTOP), overtaken by another one, and thawed."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -9,14 +10,15 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from tests.fault.scripts.stores import open_store
 
 from coatcheck.accounts import Accounts
 from coatcheck.manager import Manager
 from coatcheck.model import TaskStatus
 from coatcheck.registry import Registry
-from coatcheck.stores.sqlite import SqliteStore
 from coatcheck.testing.vendor import JobRequest, PlainVendorHandler, VendorProcess
 
+ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).parent / "scripts" / "killed_worker.py"
 LEASE = "0.6"
 #: Longer than any freeze here: a call that ran out of time meanwhile would have no reply to hand in.
@@ -24,10 +26,12 @@ CALL_LIMIT = "120"
 PATIENCE = 60.0
 
 
-def start(path: Path, url: str) -> subprocess.Popen[bytes]:
+def start(store_url: str, vendor_url: str) -> subprocess.Popen[bytes]:
     """Start a worker and wait until it works."""
     process = subprocess.Popen(
-        [sys.executable, str(SCRIPT), str(path), url, LEASE, CALL_LIMIT],
+        [sys.executable, str(SCRIPT), store_url, vendor_url, LEASE, CALL_LIMIT],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
@@ -54,22 +58,22 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.slow
-def test_a_frozen_worker_hands_in_its_reply_and_changes_nothing_else(tmp_path: Path) -> None:
+def test_a_frozen_worker_hands_in_its_reply_and_changes_nothing_else(tmp_path: Path, store_url: str) -> None:
     """The other worker's word stands until the reply comes: then the task goes on with its one job (G3)."""
     with ExitStack() as stack:
         vendor = stack.enter_context(VendorProcess(tmp_path / "vendor.log"))
         registry = Registry()
         registry.add_handler(PlainVendorHandler(vendor.url))
-        store = SqliteStore(str(tmp_path / "tasks.db"))
+        store = open_store(store_url)
         stack.callback(store.close)
         manager = Manager(store, registry, accounts=Accounts(environ={}))
-        frozen = start(tmp_path / "tasks.db", vendor.url)
+        frozen = start(store_url, vendor.url)
         stack.callback(stop, frozen)
         task_id = manager.submit(JobRequest.of("frozen", latency=0.5)).id
         wait_until(lambda: vendor.created["frozen"] == 1)  # the vendor has it, its answer is on the way
         frozen.send_signal(signal.SIGSTOP)
         assert manager.get(task_id).status is TaskStatus.SUBMITTING
-        other = start(tmp_path / "tasks.db", vendor.url)
+        other = start(store_url, vendor.url)
         stack.callback(stop, other)
         wait_until(lambda: manager.get(task_id).status is TaskStatus.SUBMIT_UNKNOWN)
         frozen.send_signal(signal.SIGCONT)

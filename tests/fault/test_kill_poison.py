@@ -1,5 +1,6 @@
 """A task that kills every worker that touches it."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -9,12 +10,12 @@ from pathlib import Path
 
 import pytest
 from tests.fault.scripts.poisoned_worker import Poison, registry
+from tests.fault.scripts.stores import open_store
 
 from coatcheck.accounts import Accounts
 from coatcheck.manager import Manager
 from coatcheck.model import TaskStatus, WaitReason
 from coatcheck.store import QUARANTINE_CLAIMS
-from coatcheck.stores.sqlite import SqliteStore
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).parent / "scripts" / "poisoned_worker.py"
@@ -22,16 +23,18 @@ PATIENCE = 60.0
 
 
 @pytest.fixture
-def manager(tmp_path: Path) -> Iterator[Manager]:
-    """A manager over the file that the workers share."""
-    store = SqliteStore(str(tmp_path / "tasks.db"))
+def manager(store_url: str) -> Iterator[Manager]:
+    """A manager over the store that the workers share."""
+    store = open_store(store_url)
     yield Manager(store, registry(), accounts=Accounts(environ={}))
     store.close()
 
 
-def start(tmp_path: Path) -> subprocess.Popen[bytes]:
+def start(store_url: str) -> subprocess.Popen[bytes]:
     """Start a worker."""
-    return subprocess.Popen([sys.executable, str(SCRIPT), str(tmp_path / "tasks.db")], cwd=ROOT)
+    return subprocess.Popen(
+        [sys.executable, str(SCRIPT), store_url], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
 
 
 @pytest.mark.slow
@@ -39,7 +42,7 @@ def start(tmp_path: Path) -> subprocess.Popen[bytes]:
     ("deadly_at", "status"), [("query", TaskStatus.SUBMITTED), ("submit", TaskStatus.SUBMITTING)]
 )
 def test_a_task_that_kills_its_workers_is_quarantined_and_all_others_end(
-    tmp_path: Path, manager: Manager, deadly_at: str, status: TaskStatus
+    store_url: str, manager: Manager, deadly_at: str, status: TaskStatus
 ) -> None:
     """Deaths are counted before anything runs: after three nobody gets the task any more (F47, G10)."""
     good = [manager.submit(Poison()).id for _ in range(10)]
@@ -47,14 +50,14 @@ def test_a_task_that_kills_its_workers_is_quarantined_and_all_others_end(
     good += [manager.submit(Poison()).id for _ in range(10)]
     deaths = 0
     end = time.monotonic() + PATIENCE
-    worker = start(tmp_path)
+    worker = start(store_url)
     try:
         while manager.explain(bad).reason is not WaitReason.QUARANTINED:
             assert time.monotonic() < end, (manager.get(bad), deaths)
             if worker.poll() is not None:
                 assert worker.returncode == 9
                 deaths += 1
-                worker = start(tmp_path)
+                worker = start(store_url)
             time.sleep(0.02)
         while any(manager.get(task_id).status is not TaskStatus.SUCCEEDED for task_id in good):
             assert time.monotonic() < end

@@ -4,21 +4,22 @@ import logging
 import sys
 from datetime import timedelta
 
+from tests.fault.scripts.stores import open_store
+
 from coatcheck.accounts import Accounts
 from coatcheck.registry import Registry
-from coatcheck.stores.sqlite import SqliteStore
 from coatcheck.testing.vendor import LookupVendorHandler, PlainVendorHandler, VendorHandler
 from coatcheck.transport import RequestsTransport
 from coatcheck.worker import Worker, WorkerSettings
 
 
-def main(path: str, vendor_url: str, lease: str, call_limit: str = "3") -> None:
+def main(url: str, vendor_url: str, lease: str, call_limit: str = "3") -> None:
     """Work until killed; says "ready" once everything is set up."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(message)s")
     registry = Registry()
     for handler in (VendorHandler, PlainVendorHandler, LookupVendorHandler):
         registry.add_handler(handler(vendor_url, call_limit=timedelta(seconds=float(call_limit))))
-    store = SqliteStore(path)
+    store = open_store(url)
     worker = Worker(
         store,
         registry,

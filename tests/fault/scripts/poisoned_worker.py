@@ -5,6 +5,7 @@ import sys
 from datetime import timedelta
 
 from attrs import frozen
+from tests.fault.scripts.stores import open_store
 
 from coatcheck.accounts import Accounts
 from coatcheck.codec import persistent
@@ -12,7 +13,6 @@ from coatcheck.handler import TaskHandler
 from coatcheck.model import QueryContext, QueryParams, QueryResult, SubmitContext, SubmitResult
 from coatcheck.policy import PollPolicy
 from coatcheck.registry import Registry
-from coatcheck.stores.sqlite import SqliteStore
 from coatcheck.worker import Worker, WorkerSettings
 
 #: A short lease, so that the test waits little for dead workers.
@@ -54,9 +54,9 @@ def registry() -> Registry:
     return made
 
 
-def main(path: str) -> None:
+def main(url: str) -> None:
     """Work until something kills it, or SIGTERM."""
-    store = SqliteStore(path)
+    store = open_store(url)
     worker = Worker(
         store, registry(), accounts=Accounts(environ={}), settings=WorkerSettings(lease=LEASE, threads=4)
     )
