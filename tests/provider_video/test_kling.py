@@ -27,11 +27,10 @@ from coatcheck.errors import (
 )
 from coatcheck.http import Call, Callback, CallbackNote, Reply, VendorHandler
 from coatcheck.model import Account, LookupResult, QueryResult, SubmitContext
-from coatcheck.sandbox import Answer, Request, Server
 from coatcheck.testing.contexts import query_context, submit_context
 from coatcheck.testing.handler_contract import HandlerContract, RecordedCallback, Recordings
 from coatcheck.testing.transport import ScriptedTransport, reply
-from coatcheck.testing.vendor_matrix import PATIENCE, Live
+from coatcheck.testing.vendor_matrix import Live
 from coatcheck_video import kling
 from coatcheck_video.kling import REGIONS, KlingHandler, KlingOptions
 from coatcheck_video.model import VideoMode, VideoRequest, VideoResponse
@@ -156,21 +155,6 @@ class TestLive(VendorMatrix):
         (token,) = tokens
         assert token is not None
         assert token.count(".") == 2
-
-    def test_live_callbacks_are_taken_as_hints(self, live: Live) -> None:
-        """Unsigned as they are, each names its job, and the worker asks the vendor about the rest."""
-
-        def take(request: Request) -> Answer:
-            live.house.manager.receive_callback(request.path.strip("/"), body=request.body, headers={})
-            return Answer(204)
-
-        with Server(take) as server:
-            task = live.run("a", options={"callback_url": f"{server.url}/{{task_id}}"})
-            until = time.monotonic() + PATIENCE.total_seconds()
-            while len(live.sandbox.caller.accepted) < 3:
-                assert time.monotonic() < until, "the callbacks were not taken"
-                time.sleep(0.005)
-        assert task.status is TaskStatus.SUCCEEDED
 
 
 class _Hasty(TestLive):

@@ -1,6 +1,5 @@
 """``video:volcengine``: the contract, what each model is told, the vendor's traps, and its life, live."""
 
-import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,7 +18,6 @@ from coatcheck.errors import (
 )
 from coatcheck.http import Call, Callback, Reply
 from coatcheck.model import CancelResult, QueryResult
-from coatcheck.sandbox import Answer, Request, Server
 from coatcheck.testing.contexts import query_context, submit_context
 from coatcheck.testing.handler_contract import HandlerContract, RecordedCallback, Recordings
 from coatcheck.testing.transport import ScriptedTransport, reply
@@ -136,22 +134,6 @@ class TestLive(VendorMatrix):
         live.watch(task, lambda found: found.status is TaskStatus.RUNNING)
         live.house.manager.cancel(task.id)
         assert live.house.wait(task.id, PATIENCE).status is TaskStatus.SUCCEEDED
-
-    def test_live_callbacks_are_taken_as_hints(self, live: Live) -> None:
-        """Unsigned as they are, each names its job, and the worker asks the vendor about the rest."""
-
-        def take(request: Request) -> Answer:
-            live.house.manager.receive_callback(request.path.strip("/"), body=request.body, headers={})
-            return Answer(204)
-
-        with Server(take) as server:
-            task = live.run("a", options={"callback_url": f"{server.url}/{{task_id}}"})
-            until = time.monotonic() + PATIENCE.total_seconds()
-            while len(live.sandbox.caller.accepted) < 3:
-                assert time.monotonic() < until, "the callbacks were not taken"
-                time.sleep(0.005)
-        assert task.status is TaskStatus.SUCCEEDED
-        assert all(call.url.endswith(f"/{task.id}") for call, _ in live.sandbox.caller.accepted)
 
 
 def call_of(request: VideoRequest, base_url: str | None = None) -> Call:
