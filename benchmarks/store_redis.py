@@ -23,7 +23,7 @@ from typing import Any
 import attrs
 import redis
 from _redis import open_store, redis_server
-from store_sqlite import BATCH, LEASE, RECORD, fill, new_task, rate, still_running, store_round
+from store_sqlite import BATCH, LEASE, RECORD, fill, new_task, still_running
 
 from coatcheck.model import Job, Limit, TaskStatus
 from coatcheck.store import Kind, Lease, Room, Store, Transition
@@ -138,28 +138,53 @@ def load(client: redis.Redis, tag: str, tasks: int) -> None:
             pipe.execute()
 
 
-def pairs(url: str, tasks: int, runs: int) -> None:
-    """Compare pairs a second."""
-    store = open_store(url, "pairs")
+def store_round(store: Store) -> int:
+    """Claim a batch and commit it."""
+    claimed = store.claim(
+        "w", secrets.token_hex(8), format=1, handlers=["h"], room=Room(total=BATCH), lease=LEASE
+    )
+    store.commit([still_running(lease) for lease in claimed.leases])
+    return len(claimed.leases)
+
+
+def pairs(server: Any, tasks: int, runs: int) -> None:
+    """Compare pairs a second, and the CPU time of a pair here and in the server."""
+    store = open_store(server.url, "pairs")
     fill(store, tasks)  # type: ignore[arg-type]  # any store does
-    bare, single = Bare(url, tasks), OneByOne(url, tasks)
-    contestants: dict[str, Callable[[], int]] = {
-        "store": lambda: store_round(store),  # type: ignore[arg-type]  # any store does
+    bare, single = Bare(server.url, tasks), OneByOne(server.url, tasks)
+    rounds: dict[str, Callable[[], int]] = {
+        "store": lambda: store_round(store),
         "bare redis-py, batched": bare.round,
         "one task a round trip": single.round,
     }
-    rates: dict[str, list[float]] = {name: [] for name in contestants}
+    rates: dict[str, list[float]] = {name: [] for name in rounds}
+    cpu: dict[str, list[float]] = {name: [] for name in rounds}
     for _ in range(runs):
-        for name, round_ in contestants.items():
-            rates[name].append(rate(round_, 2.0))
+        for name, round_ in rounds.items():
+            done, start, spent = 0, time.perf_counter(), time.process_time() + cpu_of(server)
+            while time.perf_counter() - start < 2.0:
+                done += round_()
+            rates[name].append(done / (time.perf_counter() - start))
+            cpu[name].append((time.process_time() + cpu_of(server) - spent) / done)
     for opened in (store, bare, single):
         opened.close()
     print(f"claim+commit pairs/s, batches of {BATCH}, {tasks:,} tasks, median of {runs}:")
     for name, found in rates.items():
-        print(f"  {name:24} {statistics.median(found):8,.0f} ({min(found):,.0f}-{max(found):,.0f})")
+        print(
+            f"  {name:24} {statistics.median(found):8,.0f} ({min(found):,.0f}-{max(found):,.0f}), "
+            f"{statistics.median(cpu[name]) * 1e6:.0f} us of CPU a pair"
+        )
     for name in list(rates)[1:]:
         share = statistics.median(o / t for o, t in zip(rates["store"], rates[name], strict=True))
-        print(f"  the store does {share:.2f} times what {name!r} does")
+        by_cpu = statistics.median(t / o for o, t in zip(cpu["store"], cpu[name], strict=True))
+        print(f"  the store does {share:.2f} times what {name!r} does, by CPU {by_cpu:.2f} times")
+
+
+def cpu_of(server: Any) -> float:
+    """Return the CPU seconds of the server so far."""
+    with server.client() as client:
+        found = client.info("cpu")
+    return float(found["used_cpu_user"] + found["used_cpu_sys"])
 
 
 def add_lanes(store: Store, accounts: Sequence[int], each: int, priority: int = 0) -> None:
@@ -276,7 +301,7 @@ def main() -> None:
     given = parser.parse_args()
     options = ("--appendonly", "yes") if given.appendonly else ()
     parts: dict[str, Callable[[Any], None]] = {
-        "pairs": lambda server: pairs(server.url, given.tasks, given.runs),
+        "pairs": lambda server: pairs(server, given.tasks, given.runs),
         "lanes": lambda server: lanes(server.url, given.waiting, 20),
         "memory": lambda server: memory(server, given.tasks),
     }
