@@ -2,7 +2,8 @@
 
 Run ``nox -s bench -- store_sqlite`` (or this file). Two questions: what share of the bare loop's claim+commit
 pairs the store reaches in batches of 100, and how much slower a claim is with 200,000 blocked tasks in front
-of it.
+of it. A second bare loop also reads what a lease shows and makes its values: the bound of whatever keeps the
+protocol. On a machine that does other things too, compare the shares by CPU.
 """
 
 import argparse
@@ -13,16 +14,39 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from attrs import frozen
+
 from coatcheck.model import Job, Limit, Side, Step, TaskStatus
-from coatcheck.store import Lease, NewTask, Room, Transition
+from coatcheck.store import Kind, Lease, NewTask, Room, Transition
 from coatcheck.stores.sqlite import SqliteStore
+from coatcheck.stores.sqlite.database import WRITER
+from coatcheck.stores.sqlite.hot import SHOWN, stored_of
 
 BATCH = 100
 LEASE = timedelta(seconds=30)
 RECORD = b'{"idempotency_key":"0","metadata":{}}' * 10
+
+
+@frozen
+class Cost:
+    """Seconds on the wall, and of this process's CPU time."""
+
+    wall: float
+    cpu: float
+
+    @classmethod
+    def now(cls) -> "Cost":
+        """Read both clocks."""
+        return cls(time.perf_counter(), time.process_time())
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(self.wall + other.wall, self.cpu + other.cpu)
+
+    def __sub__(self, other: "Cost") -> "Cost":
+        return Cost(self.wall - other.wall, self.cpu - other.cpu)
 
 
 def new_task(account: str = "a", tenant: str = "", priority: int = 0) -> NewTask:
@@ -60,90 +84,123 @@ def fill(store: SqliteStore, tasks: int) -> None:
     """Add tasks and submit them all, so that what follows are queries."""
     for _ in range(0, tasks, 1000):
         store.add([new_task() for _ in range(1000)])
-    for _ in range(0, tasks, BATCH):
+    while store.stats().by_status[TaskStatus.PENDING_SUBMIT]:
         store_round(store)
 
 
-def store_round(store: SqliteStore) -> int:
-    """Claim a batch and commit it."""
+def store_round(store: SqliteStore) -> tuple[int, Cost]:
+    """Claim a batch and commit it; what the caller does in between is not counted."""
+    start = Cost.now()
     batch = store.claim(
         "w", secrets.token_hex(8), format=1, handlers=["h"], room=Room(total=BATCH), lease=LEASE
     )
-    store.commit([still_running(lease) for lease in batch.leases])
-    return len(batch.leases)
+    claimed = Cost.now()
+    moves = [still_running(lease) for lease in batch.leases]
+    decided = Cost.now()
+    store.commit(moves)
+    return len(batch.leases), Cost.now() - decided + claimed - start
 
 
 class Bare:
-    """The same rows and indexes, without leases, limits, turns or checks."""
+    """The same rows, indexes and settings, without leases, limits, turns or checks.
 
-    def __init__(self, path: str, tasks: int) -> None:
+    Args:
+        path: where the file will be.
+        tasks: how many rows it has.
+        with_values: whether to read what the protocol hands out, and to make it.
+    """
+
+    def __init__(self, path: str, tasks: int, *, with_values: bool) -> None:
         store = SqliteStore(path)
         fill(store, tasks)
         store.close()
         self._db = sqlite3.connect(path, isolation_level=None)
-        self._db.execute("PRAGMA synchronous = NORMAL")
+        for pragma in WRITER:
+            self._db.execute(f"PRAGMA {pragma}").close()
         (self._lane,) = self._db.execute("SELECT id FROM default_lanes").fetchone()
+        self._with_values = with_values
 
-    def round(self) -> int:
+    def round(self) -> tuple[int, Cost]:
         """Take the first batch of the lane and put it back."""
+        start = Cost.now()
         db = self._db
         now = time.time_ns() // 1000
         token = secrets.token_hex(16)
         db.execute("BEGIN IMMEDIATE")
+        shown = SHOWN if self._with_values else "record"
         rows = db.execute(
-            "SELECT seq, version, record FROM default_tasks WHERE lane = ? ORDER BY ord1, ord2, seq LIMIT ?",
+            f"SELECT seq, version, {shown} FROM default_tasks WHERE lane = ? "
+            "ORDER BY ord1, ord2, seq LIMIT ?",
             (self._lane, BATCH),
         ).fetchall()
         db.executemany(
-            "UPDATE default_tasks SET token = ?, lease_until = ?, lease_length = ?, look_at = ?, claims = ?, "
-            "lane = NULL, suspect = 0 WHERE seq = ?",
-            [(token, now + 30_000_000, 30_000_000, now + 30_000_000, 1, seq) for seq, _, _ in rows],
+            "UPDATE default_tasks SET token = ?, lease_until = ?, lease_length = ?, lost_at = ?, claims = ?, "
+            "lane = NULL, redue = 0 WHERE seq = ?",
+            [(token, now + 30_000_000, 30_000_000, now + 30_000_000, 1, row[0]) for row in rows],
         )
         db.execute("COMMIT")
+        if self._with_values:
+            at = datetime.now(UTC)
+            self.leases = [
+                Lease(kind=Kind.QUERY, stored=stored_of(row[2:]), token=token, expires_at=at) for row in rows
+            ]
         now = time.time_ns() // 1000
         db.execute("BEGIN IMMEDIATE")
         db.executemany(
-            "UPDATE default_tasks SET version = ?, status = 'running', format = 1, cancel = 0, redue = 0, "
-            "claims = 0, token = NULL, lease_until = NULL, last_key = ?, lane = ?, ord1 = ?, ord2 = 0, "
-            "suspect = 0, look_at = ?, due_at = ?, stall_at = NULL, updated_at = ?, next_step = 'query', "
-            "record = ? WHERE seq = ?",
-            [
-                (version + 1, token, self._lane, now, now + 10**10, now, now, record, seq)
-                for seq, version, record in rows
-            ],
+            "UPDATE default_tasks SET version = ?, status = 'running', generation = 1, format = 1, "
+            "cancel = 0, redue = 0, claims = 0, token = NULL, lease_until = NULL, lost_at = NULL, "
+            "last_key = ?, lane = ?, ord1 = ?, ord2 = 0, due_at = ?, stall_at = NULL, updated_at = ?, "
+            "next_step = 'query', record = ? WHERE seq = ?",
+            [(row[1] + 1, token, self._lane, now, now, now, RECORD, row[0]) for row in rows],
         )
         db.execute("COMMIT")
-        return len(rows)
+        return len(rows), Cost.now() - start
 
     def close(self) -> None:
         """Close the file."""
         self._db.close()
 
 
-def rate(round_: Callable[[], int], seconds: float) -> float:
-    """Return pairs a second."""
-    done, start = 0, time.perf_counter()
+def rates(round_: Callable[[], tuple[int, Cost]], seconds: float) -> tuple[float, float]:
+    """Return pairs a second, and pairs a second of this process's CPU time."""
+    done, cost, start = 0, Cost(0.0, 0.0), time.perf_counter()
     while time.perf_counter() - start < seconds:
-        done += round_()
-    return done / (time.perf_counter() - start)
+        count, more = round_()
+        done, cost = done + count, cost + more
+    return done / cost.wall, done / cost.cpu
 
 
 def pairs(folder: Path, tasks: int, runs: int) -> None:
-    """Compare pairs a second."""
+    """Compare pairs a second; the loops take turns."""
     store = SqliteStore(str(folder / "pairs.db"))
     fill(store, tasks)
-    bare = Bare(str(folder / "bare.db"), tasks)
-    ours, theirs = [], []
+    bare = Bare(str(folder / "bare.db"), tasks, with_values=False)
+    values = Bare(str(folder / "values.db"), tasks, with_values=True)
+    rounds = {
+        "store": lambda: store_round(store),
+        "bare loop": bare.round,
+        "bare, with values": values.round,
+    }
+    results: dict[str, list[tuple[float, float]]] = {name: [] for name in rounds}
     for _ in range(runs):
-        ours.append(rate(lambda: store_round(store), 2.0))
-        theirs.append(rate(bare.round, 2.0))
-    store.close()
-    bare.close()
-    ratio = statistics.median(o / t for o, t in zip(ours, theirs, strict=True))
-    print(f"claim+commit pairs/s, batches of {BATCH}, {tasks} tasks:")
-    print(
-        f"  store {statistics.median(ours):9.0f}   bare {statistics.median(theirs):9.0f}   ratio {ratio:.2f}"
-    )
+        for name, round_ in rounds.items():
+            results[name].append(rates(round_, 2.0))
+    for opened in (store, bare, values):
+        opened.close()
+    print(f"claim+commit pairs, batches of {BATCH}, {tasks} tasks:")
+    ours = results.pop("store")
+    print(f"  {'store':17} {median_of(ours, 0):9,.0f}/s, {median_of(ours, 1):9,.0f}/s of CPU")
+    for name, theirs in results.items():
+        shares = [(our[0] / their[0], our[1] / their[1]) for our, their in zip(ours, theirs, strict=True)]
+        print(
+            f"  {name:17} {median_of(theirs, 0):9,.0f}/s, {median_of(theirs, 1):9,.0f}/s of CPU; "
+            f"the store reaches {median_of(shares, 0):.0%}, by CPU {median_of(shares, 1):.0%}"
+        )
+
+
+def median_of(figures: list[tuple[float, float]], column: int) -> float:
+    """Return the median of one column."""
+    return statistics.median(figure[column] for figure in figures)
 
 
 def blocked(folder: Path, waiting: int, runs: int) -> None:

@@ -210,7 +210,7 @@ class Blessing(Unfair):
 
     def claim(self, *args: Any, **options: Any) -> Batch:
         """Forgive before each claim."""
-        self.execute("UPDATE @tasks SET claims = 0, suspect = 0 WHERE finished_at IS NULL")
+        self.execute("UPDATE @tasks SET claims = 0, suspect_at = NULL WHERE finished_at IS NULL")
         return super(Unfair, self).claim(*args, **options)
 
 

@@ -7,23 +7,22 @@ that neither the backlog nor the lanes that cannot move cost anything.
 import heapq
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
 
 from attrs import define, field
 
 from coatcheck.model import CancelFlag, Job, Step, TaskStatus
 from coatcheck.store import QUARANTINE_CLAIMS, Kind, Lease, Room
 from coatcheck.stores.sqlite.clock import from_micros
-from coatcheck.stores.sqlite.hot import COLUMNS, Hot, split, stored_of
-from coatcheck.stores.sqlite.lanes import QUERY, RESUBMIT, SUBMIT, Lanes, permit_side
+from coatcheck.stores.sqlite.hot import COLUMNS, SHOWN, Hot, split, stored_of
+from coatcheck.stores.sqlite.lanes import EMPTY, QUERY, RESUBMIT, SUBMIT, Lanes, permit_side
 from coatcheck.stores.sqlite.resources import SEPARATOR, Resource, Resources, key_of
-from coatcheck.stores.sqlite.unit import Unit
+from coatcheck.stores.sqlite.unit import LISTED, Unit, listed
 
-#: How many urgent rows one claim looks at.
+#: How many urgent rows of a kind one claim looks at.
 URGENT = 256
 #: How many lanes one claim may look at before it says "come back at once".
 PATIENCE = 4_000
-#: Later than every time.
-_FOREVER = 1 << 62
 #: Lanes fetched at a time.
 PAGE = 64
 
@@ -35,9 +34,55 @@ _ENDS = frozenset(status.value for status in TaskStatus if status.is_end)
 _PENDING = TaskStatus.PENDING_SUBMIT.value
 _SUBMITTING = TaskStatus.SUBMITTING.value
 _REQUESTED = CancelFlag.REQUESTED.value
-_KINDS = {step.value: Kind(step.value) for step in Step}
-_SUBMIT_KIND, _EXPIRE_KIND, _RECOVER_KIND = Kind.SUBMIT, Kind.EXPIRE, Kind.RECOVER
+_LIVE = Job.LIVE.value
+_KINDS = {kind.value: kind for kind in Kind}
+_SUBMIT_KIND, _EXPIRE_KIND = Kind.SUBMIT, Kind.EXPIRE
 _PARAM_KINDS = (Kind.SUBMIT, Kind.RESUBMIT, Kind.LOOKUP)
+
+_STEP = "COALESCE(next_step, 'query')"
+#: What a waiting row is claimed for; takes the time twice. Queryable ones get a last query, however late.
+_KIND = (
+    f"CASE status WHEN '{_PENDING}' THEN CASE "
+    "WHEN MIN(deadline_at, COALESCE(queue_deadline_at, deadline_at)) <= ? THEN 'expire' ELSE 'submit' END "
+    f"WHEN '{_SUBMITTING}' THEN CASE WHEN deadline_at <= ? THEN 'expire' ELSE {_STEP} END "
+    f"ELSE CASE cancel WHEN {_REQUESTED} THEN 'cancel' ELSE {_STEP} END END"
+)
+#: Rows of a lane in their order.
+_WAITING = (
+    f"SELECT seq, ord1, ord2, {_KIND}, {SHOWN} FROM @tasks "  # noqa: S608  # fixed texts
+    "WHERE lane = ? AND ord1 <= ? ORDER BY ord1, ord2, seq LIMIT ? OFFSET ?"
+)
+
+_LEASE = (
+    "UPDATE @tasks SET token = ? || seq, lease_until = ?, lease_length = ?, claims = claims + ?, redue = 0, "
+    "lane = NULL, "
+)
+#: A worker in a submit that is only slow gets half a lease more before it counts as lost.
+LOST_AT = f"lost_at = CASE status WHEN '{_SUBMITTING}' THEN ? ELSE ? END"
+_LEASE_CALLS = f"{_LEASE}{LOST_AT} WHERE seq IN {LISTED}"
+_LEASE_SUBMITS = f"{_LEASE}lost_at = ?, status = '{_SUBMITTING}', job = {_LIVE} WHERE seq IN {LISTED}"
+
+#: The times, after a given one, at which something wants to be looked at.
+_TIMES = (
+    "SELECT (SELECT MIN(look_at) FROM @tasks WHERE look_at > ?), "
+    "(SELECT MIN(lost_at) FROM @tasks WHERE lost_at > ?), "
+    "(SELECT MIN(suspect_at) FROM @tasks WHERE suspect_at > ?), (SELECT MIN(at) FROM @wakes)"
+)
+_SIDES = f"(SELECT {SUBMIT} AS side UNION ALL SELECT {RESUBMIT} UNION ALL SELECT {QUERY})"
+#: The keys of the best lane of each handler on each side.
+_HEADS = (
+    "SELECT lane.side, lane.handler, lane.key1, lane.key3 "  # noqa: S608  # fixed texts
+    f"FROM json_each(?) AS given CROSS JOIN {_SIDES} AS sides CROSS JOIN @lanes AS lane "
+    "ON lane.id = (SELECT id FROM @lanes INDEXED BY @lanes_ready WHERE side = sides.side "
+    "AND handler = given.value AND is_ready = 1 ORDER BY key1, key2, key3, id LIMIT 1)"
+)
+_NO_HEAD = (EMPTY + 1, 0)
+#: When, after a given time, a row in a lane of these handlers is due.
+_DUE = (
+    "SELECT MIN((SELECT MIN(key1) FROM @lanes INDEXED BY @lanes_ready WHERE side = sides.side "  # noqa: S608  # fixed
+    "AND handler = given.value AND is_ready = 1 AND key1 > ?)) "
+    f"FROM json_each(?) AS given CROSS JOIN {_SIDES} AS sides WHERE sides.side <> {SUBMIT}"
+)
 
 
 @define
@@ -45,8 +90,11 @@ class Taken:
     """A row that is being leased."""
 
     kind: Kind
-    hot: Hot
-    record: bytes
+    seq: int
+    #: The values of ``SHOWN``, from before.
+    shown: tuple[Any, ...]
+    #: Whether the worker may die of it.
+    is_risky: bool
 
 
 @define
@@ -56,13 +104,12 @@ class _Lane:
     id: int
     side: int
     provider: str
-    account: str
     tenant: str
     key1: int
     key3: int
     resources: tuple[Resource, ...]
-    #: Loaded rows, the next one last.
-    rows: list[tuple[Hot, bytes]] = field(factory=list)
+    #: Loaded rows, the next one last: number, both parts of the order, kind, and what callers see.
+    rows: list[tuple[Any, ...]] = field(factory=list)
     fetched: int = 0
     is_drained: bool = False
 
@@ -91,10 +138,12 @@ class Claim:
         self.has_suspects = False
         self._format = format
         self._handlers = sorted(handlers)
+        self._listed_handlers = listed(self._handlers)
         self._room = room
         self._used: dict[str, int] = {}
         self._lease = lease
         self._skip = frozenset(skip)
+        self._heads: dict[tuple[int, str], tuple[int, int]] = {}
         self._turns: dict[str, int] = {}
         self._turns_before: dict[str, int] = {}
         self._seen: dict[int, _Lane] = {}
@@ -106,86 +155,82 @@ class Claim:
 
     def run(self) -> None:
         """Take what there is room for."""
-        self._attend()
-        self.lanes.settle()
-        if self._take_suspect():
+        are_looks, are_lost, are_suspects, are_wakes = self._due_times()
+        if are_looks or are_lost:
+            self._attend()
+            self.lanes.settle()
+            _, _, are_suspects, are_wakes = self._due_times()
+        if are_suspects and self._take_suspect():
             self._is_cut_short = True
             return
         places = self._room.total
-        first = self._query_share(places)
         portion = max(places, 16)
-        self.lanes.wake_due(self.resources, portion)
+        if are_wakes:
+            self.lanes.wake_due(self.resources, portion)
+        self._find_heads()
+        first = self._query_share(places)
         queries = self._pick((QUERY,), first)
         taken = queries + self._pick((RESUBMIT, SUBMIT), places - queries)
-        taken += self._pick((QUERY,), places - taken)
-        while taken < places and self._patience > 0 and self.lanes.wake_due(self.resources, portion):
+        if queries == first:
+            taken += self._pick((QUERY,), places - taken)
+        while are_wakes and taken < places and self._patience > 0:
+            if not self.lanes.wake_due(self.resources, portion):
+                break
+            self._find_heads()
             taken += self._pick((QUERY,), places - taken)
             taken += self._pick((RESUBMIT, SUBMIT), places - taken)
         self._is_cut_short |= taken >= places > 0
 
     def run_only(self, ids: Sequence[str]) -> None:
         """Take these tasks, if they are queryable, free and allowed."""
-        for id_ in dict.fromkeys(ids):
-            for hot, (record,) in self._rows("id = ? AND format <= ?", id_, self._format):
-                is_free = hot.token is None or (hot.lease_until or 0) <= self.unit.now
-                if (
-                    TaskStatus(hot.status).is_queryable
-                    and is_free
-                    and hot.claims < QUARANTINE_CLAIMS
-                    and hot.handler in self._handlers
-                    and hot.account not in self._skip
-                    and len(self.taken) < self._room.total
-                    and self._spend(QUERY, hot)
-                ):
-                    self._take(_kind_of(hot), hot, record)
+        found = {row[0].id: row for row in self._rows(f"id IN {LISTED}", listed(ids))}
+        for hot, kind, shown in (found[id_] for id_ in dict.fromkeys(ids) if id_ in found):
+            is_free = hot.token is None or (hot.lease_until or 0) <= self.unit.now
+            if (
+                TaskStatus(hot.status).is_queryable
+                and is_free
+                and hot.claims < QUARANTINE_CLAIMS
+                and hot.handler in self._handlers
+                and hot.account not in self._skip
+                and len(self.taken) < self._room.total
+                and self._spend(QUERY, hot)
+            ):
+                self._take(kind, hot, shown)
 
     def finish(self, token: str) -> tuple[Lease, ...]:
         """Write the leases down and return them."""
         unit = self.unit
+        submits: list[int] = []
+        calls: tuple[list[int], list[int]] = [], []
+        for taken in self.taken:
+            (submits if taken.kind is _SUBMIT_KIND else calls[taken.is_risky]).append(taken.seq)
         until = unit.now + self._lease
-        first_submits = []
-        others = []
-        for number, taken in enumerate(self.taken):
-            hot = taken.hot
-            self.lanes.leave(hot)
-            hot.token = f"{token}{number:x}"
-            hot.lease_until, hot.lease_length, hot.look_at = until, self._lease, until
-            if hot.status != _PENDING and taken.kind is not _RECOVER_KIND and taken.kind is not _EXPIRE_KIND:
-                hot.claims += 1
-            if taken.kind is _SUBMIT_KIND:
-                hot.claims += 1
-                hot.status, hot.job = _SUBMITTING, Job.LIVE
-                first_submits.append(hot)
-            else:
-                others.append(hot)
-            if hot.status == _SUBMITTING:
-                # A worker that is only slow gets half a lease more before its submit counts as lost.
-                hot.look_at = until + self._lease // 2
-        unit.many(
-            "UPDATE @tasks SET token = ?, lease_until = ?, lease_length = ?, look_at = ?, claims = ?, "
-            "lane = NULL, suspect = 0, redue = 0 WHERE seq = ?",
-            [(h.token, until, self._lease, h.look_at, h.claims, h.seq) for h in others],
-        )
-        unit.many(
-            "UPDATE @tasks SET token = ?, lease_until = ?, lease_length = ?, look_at = ?, claims = ?, "
-            "lane = NULL, suspect = 0, redue = 0, status = 'submitting', job = 1 WHERE seq = ?",
-            [(h.token, until, self._lease, h.look_at, h.claims, h.seq) for h in first_submits],
-        )
-        if first_submits:
-            unit.count({_PENDING: -len(first_submits), _SUBMITTING: len(first_submits)})
+        late = until + self._lease // 2
+        for claims, seqs in enumerate(calls):
+            if seqs:
+                unit.run(_LEASE_CALLS, token, until, self._lease, claims, late, until, listed(seqs))
+        if submits:
+            unit.run(_LEASE_SUBMITS, token, until, self._lease, 1, late, listed(submits))
+            unit.count({_PENDING: -len(submits), _SUBMITTING: len(submits)})
         turns = {t: turn for t, turn in self._turns.items() if turn != self._turns_before[t]}
         if turns:
             self.lanes.set_turns(turns)
             self.lanes.remember_turn(max(turns.values()) - 1)
         self.resources.record_permits()
         self.lanes.settle()
-        params = self._params([h.seq for h in self._needing_params()])
+        params = load_params(unit, [taken.seq for taken in self.taken if taken.kind in _PARAM_KINDS])
+        expires_at = from_micros(until)
         return tuple(
             Lease(
                 kind=taken.kind,
-                stored=stored_of(taken.hot, taken.record, params.get(taken.hot.seq)),
-                token=taken.hot.token or "",
-                expires_at=from_micros(until),
+                stored=stored_of(
+                    taken.shown,
+                    params.get(taken.seq),
+                    leased_for=taken.kind,
+                    claims_more=taken.is_risky,
+                ),
+                token=f"{token}{taken.seq}",
+                expires_at=expires_at,
             )
             for taken in self.taken
         )
@@ -196,65 +241,60 @@ class Claim:
         if self._is_cut_short or self._patience <= 0:
             return unit.now
         times = [
-            unit.one("SELECT MIN(look_at) FROM @tasks WHERE look_at > ?", unit.now),
-            unit.one("SELECT MIN(at) FROM @wakes"),
-            unit.one("SELECT MIN(due_at) FROM @tasks WHERE suspect = 1 AND due_at > ?", unit.now),
+            *self._times(unit.now),
             self._suspect_at,
+            unit.one(_DUE, unit.now, self._listed_handlers),
         ]
-        times += (
-            unit.one(
-                "SELECT MIN(key1) FROM @lanes INDEXED BY @lanes_ready "
-                "WHERE side = ? AND handler = ? AND is_ready = 1 AND key1 > ?",
-                side,
-                handler,
-                unit.now,
-            )
-            for side in (RESUBMIT, QUERY)
-            for handler in self._handlers
-        )
-        known = [at for at in times if at is not None]
+        known = [at for at in times if at is not None and at < EMPTY]
         return max(min(known), unit.now) if known else None
 
-    def _needing_params(self) -> Iterator[Hot]:
-        for taken in self.taken:
-            if taken.kind in _PARAM_KINDS:
-                yield taken.hot
+    def _times(self, after: int) -> tuple[int | None, ...]:
+        times: tuple[int | None, ...] = self.unit.run(_TIMES, after, after, after).fetchone()
+        return times
 
-    def _params(self, seqs: Sequence[int]) -> dict[int, bytes]:
-        found: dict[int, bytes] = {}
-        for seq in seqs:
-            data = self.unit.one("SELECT data FROM @params WHERE seq = ?", seq)
-            if data is not None:
-                found[seq] = data
+    def _due_times(self) -> list[bool]:
+        """Return which of the times have come: of looks, lost leases, suspects and wakes."""
+        return [at is not None and at <= self.unit.now for at in self._times(-1)]
+
+    def _rows(self, where: str, *values: object) -> list[tuple[Hot, Kind, tuple[Any, ...]]]:
+        """Return whole rows of formats that the worker can read, with what they are claimed for."""
+        # Fixed texts.
+        text = f"SELECT {COLUMNS}, {_KIND}, {SHOWN} FROM @tasks WHERE format <= ? AND {where}"  # noqa: S608
+        now = self.unit.now
+        found = []
+        for values_ in self.unit.all(text, now, now, self._format, *values):
+            hot, (kind, *shown) = split(values_)
+            found.append((hot, _KINDS[kind], tuple(shown)))
         return found
 
-    def _rows(self, where: str, *values: object) -> list[tuple[Hot, tuple[bytes]]]:
-        text = f"SELECT {COLUMNS}, record FROM @tasks WHERE {where}"  # noqa: S608  # fixed texts
-        return [split(row) for row in self.unit.all(text, *values)]
-
-    def _take(self, kind: Kind, hot: Hot, record: bytes) -> None:
-        self.taken.append(Taken(kind, hot, record))
+    def _take(self, kind: Kind, hot: Hot, shown: tuple[Any, ...]) -> None:
+        """Take a row that did not come out of a lane's turn."""
+        if hot.suspect_at is not None:
+            self.unit.run("UPDATE @tasks SET suspect_at = NULL WHERE seq = ?", hot.seq)
+        self.lanes.leave(hot)
+        self.taken.append(Taken(kind, hot.seq, shown, kind is not _EXPIRE_KIND))
 
     # Rows that need attention whatever their lane.
 
     def _attend(self) -> None:
-        """Look at every row whose time to be looked at has come."""
+        """Look at every row whose time to be looked at has come, and at every lost lease."""
         unit = self.unit
-        rows = self._rows(
-            "look_at <= ? AND format <= ? ORDER BY look_at LIMIT ?", unit.now, self._format, URGENT
-        )
-        self._is_cut_short = len(rows) == URGENT
-        moved = []
-        for hot, (record,) in rows:
+        lost = self._rows("lost_at <= ? ORDER BY lost_at LIMIT ?", unit.now, URGENT)
+        free = self._rows("look_at <= ? AND lost_at IS NULL ORDER BY look_at LIMIT ?", unit.now, URGENT)
+        self._is_cut_short = URGENT in (len(lost), len(free))
+        for hot, _, shown in lost + free:
             kind = self._urgent_kind(hot)
             if kind is not None:
                 self.lanes.leave(hot)
-                self._take(kind, hot, record)
-            moved.append(hot)
+                hot.look_at = None
+                self.taken.append(Taken(kind, hot.seq, shown, is_risky=False))
         unit.many(
-            "UPDATE @tasks SET job = ?, lane = ?, ord1 = ?, ord2 = ?, suspect = ?, due_at = ?, look_at = ? "
-            "WHERE seq = ?",
-            [(h.job, h.lane, h.ord1, h.ord2, h.suspect, h.due_at, h.look_at, h.seq) for h in moved],
+            "UPDATE @tasks SET job = ?, lane = ?, ord1 = ?, ord2 = ?, suspect_at = ?, due_at = ?, "
+            "look_at = ?, lost_at = ? WHERE seq = ?",
+            [
+                (h.job, h.lane, h.ord1, h.ord2, h.suspect_at, h.due_at, h.look_at, h.lost_at, h.seq)
+                for h, _, _ in lost + free
+            ],
         )
 
     def _urgent_kind(self, hot: Hot) -> Kind | None:
@@ -265,19 +305,13 @@ class Claim:
             hot.job, hot.look_at = Job.NONE, None
             self.lanes.wake_now([key_of("live", "account", hot.account)])
             return None
-        if hot.token is not None and hot.lease_until is not None:
-            if hot.lease_until > now:
-                hot.look_at = hot.lease_until
-                return None
+        if hot.lost_at is not None:
             if hot.status == _SUBMITTING:
-                if hot.lease_until + hot.lease_length // 2 <= now:
-                    return Kind.RECOVER
-                hot.look_at = hot.lease_until + hot.lease_length // 2
-                return None
+                return Kind.RECOVER
             # Its worker is gone or slow: anybody may go on.
             hot.due_at = min(hot.due_at or now, now)
         if hot.status == _PENDING:
-            if hot.cancel == CancelFlag.REQUESTED:
+            if hot.cancel == _REQUESTED:
                 return Kind.CANCEL
             if hot.submit_deadline_at <= now:
                 return Kind.EXPIRE
@@ -293,11 +327,8 @@ class Claim:
 
     def _take_suspect(self) -> bool:
         """Give an idle worker one suspect, alone; tell a busy one that there are some."""
-        for hot, (record,) in self._rows(
-            "suspect = 1 AND due_at <= ? AND format <= ? ORDER BY due_at LIMIT ?",
-            self.unit.now,
-            self._format,
-            PAGE,
+        for hot, kind, shown in self._rows(
+            "suspect_at <= ? ORDER BY suspect_at LIMIT ?", self.unit.now, PAGE
         ):
             if hot.handler not in self._handlers or hot.account in self._skip or self._room.total < 1:
                 continue
@@ -309,11 +340,16 @@ class Claim:
             elif not self._room.is_idle:
                 self.has_suspects = True
             elif not self.taken and self._spend(side, hot):
-                self._take(_kind_of(hot), hot, record)
+                self._take(kind, hot, shown)
                 return True
         return False
 
     # Lanes.
+
+    def _find_heads(self) -> None:
+        """Look which handlers have something in their lanes."""
+        rows = self.unit.all(_HEADS, self._listed_handlers) if self._room.total > 0 else ()
+        self._heads = {(side, handler): (key1, key3) for side, handler, key1, key3 in rows}
 
     def _query_share(self, places: int) -> int:
         """Return how many places the query side gets first.
@@ -323,39 +359,34 @@ class Claim:
         half, odd = divmod(places, 2)
         if not odd:
             return half
-        query = self._head(QUERY, "key1")
-        submit = self._head(SUBMIT, "key3")
-        if query is None or query > self.unit.now:
-            return half
-        return half + 1 if submit is None or query <= submit else half
-
-    def _head(self, side: int, column: str) -> int | None:
-        text = (
-            f"SELECT {column} FROM @lanes INDEXED BY @lanes_ready "  # noqa: S608  # one of two columns
-            "WHERE side = ? AND handler = ? AND is_ready = 1 ORDER BY key1, key2, key3, id LIMIT 1"
-        )
-        heads = [self.unit.one(text, side, handler) for handler in self._handlers]
-        return min((head for head in heads if head is not None), default=None)
+        now = self.unit.now
+        query = min((key1 for (side, _), (key1, _) in self._heads.items() if side == QUERY), default=EMPTY)
+        submit = min((key3 for (side, _), (_, key3) in self._heads.items() if side == SUBMIT), default=EMPTY)
+        return half + 1 if query <= min(now, submit) else half
 
     def _ready(self, side: int, handler: str) -> Iterator[_Lane]:
         """Yield a handler's ready lanes in order, a page at a time."""
-        last = (-(1 << 62), 0, 0, 0)
+        # A submit's order is no time: every row of its lane is due.
+        latest = EMPTY if side == SUBMIT else self.unit.now
+        last = (-EMPTY, 0, 0, 0)
         while True:
             page = self.unit.all(
                 "SELECT id, provider, account, tenant, key1, key2, key3, format "
                 "FROM @lanes INDEXED BY @lanes_ready "
-                "WHERE side = ? AND handler = ? AND is_ready = 1 AND (key1, key2, key3, id) > (?, ?, ?, ?) "
+                "WHERE side = ? AND handler = ? AND is_ready = 1 AND key1 <= ? "
+                "AND (key1, key2, key3, id) > (?, ?, ?, ?) "
                 "AND instr(?, char(31) || account || char(31)) = 0 "
                 "AND instr(?, char(31) || provider || char(31)) = 0 "
                 "AND (? OR instr(?, char(31) || provider || char(31)) > 0) "
                 "ORDER BY key1, key2, key3, id LIMIT ?",
                 side,
                 handler,
+                latest,
                 *last,
-                _listed(self._skip),
-                _listed(self._full),
+                _joined(self._skip),
+                _joined(self._full),
                 self._room.default > 0,
-                _listed(self._room.per_provider),
+                _joined(self._room.per_provider),
                 PAGE,
             )
             for id_, provider, account, tenant, key1, key2, key3, format_ in page:
@@ -369,7 +400,7 @@ class Claim:
                     needs = self.resources.of(
                         permit_side(side), provider, account, tenant if side == SUBMIT else None
                     )
-                    lane = _Lane(id_, side, provider, account, tenant, key1, key3, needs)
+                    lane = _Lane(id_, side, provider, tenant, key1, key3, needs)
                     self._seen[id_] = lane
                 if lane.rows or not lane.is_drained:
                     yield lane
@@ -385,8 +416,12 @@ class Claim:
         return taken
 
     def _pick_side(self, side: int, places: int) -> int:
-        now = self.unit.now
-        sources = [self._ready(side, handler) for handler in self._handlers]
+        latest = EMPTY if side == SUBMIT else self.unit.now
+        sources = [
+            self._ready(side, handler)
+            for handler in self._handlers
+            if self._heads.get((side, handler), _NO_HEAD)[0] <= latest
+        ]
         heap: list[_Entry] = []
         for number, source in enumerate(sources):
             self._pull(heap, source, number)
@@ -396,8 +431,6 @@ class Claim:
             if number >= 0:
                 # The first time this lane is seen: its source may have another as good as it.
                 self._pull(heap, sources[number], number)
-            if side != SUBMIT and lane.key1 > now:
-                break
             if side == SUBMIT and key[1] < self._turns[lane.tenant]:
                 heapq.heappush(heap, (self._key(lane), -1, lane))
                 continue
@@ -416,27 +449,28 @@ class Claim:
 
     def _take_from(self, lane: _Lane, places: int, heap: list[_Entry]) -> int:
         """Take rows from the best lane as long as it stays the best and nothing refuses."""
-        now = self.unit.now
         rival = heap[0][0] if heap else None
         room = self._provider_room(lane.provider)
         for resource in lane.resources:
             room = min(room, resource.room)
-        taken = 0
-        while taken < places and self._peek(lane, places - taken, len(heap) + 1):
-            if taken and (room < 1 or (rival is not None and self._key(lane) > rival)):
+        taken = calls = 0
+        while taken < places and (lane.rows or self._peek(lane, places - taken, len(heap) + 1)):
+            if taken and (calls >= room or (rival is not None and self._key(lane) > rival)):
                 break
-            hot, record = lane.rows.pop()
+            row = lane.rows.pop()
             taken += 1
-            if _is_overdue(hot, now):
-                self._take(Kind.EXPIRE, hot, record)
-                continue
-            room -= 1
-            for resource in lane.resources:
-                resource.spend()
-            self._used[lane.provider] = self._used.get(lane.provider, 0) + 1
-            self._take(_kind_of(hot), hot, record)
-            if lane.side == SUBMIT:
-                self._turns[lane.tenant] += 1
+            kind = _KINDS[row[3]]
+            is_call = kind is not _EXPIRE_KIND
+            self.taken.append(Taken(kind, row[0], row[4:], is_call))
+            if is_call:
+                calls += 1
+                if lane.side == SUBMIT:
+                    self._turns[lane.tenant] += 1
+        for resource in lane.resources:
+            resource.spend(calls)
+        self._used[lane.provider] = self._used.get(lane.provider, 0) + calls
+        if taken:
+            self.lanes.note_left(lane.id)
         return taken
 
     def _pull(
@@ -451,31 +485,31 @@ class Claim:
 
     def _key(self, lane: _Lane) -> tuple[int, int, int, int]:
         turn = self._turns[lane.tenant] if lane.side == SUBMIT else 0
+        if lane.rows:
+            lane.key1, lane.key3 = lane.rows[-1][1:3]
         return (lane.key1, turn, lane.key3, lane.id)
 
     def _peek(self, lane: _Lane, places: int, rivals: int) -> bool:
-        """Make sure that the lane's next row is loaded, and give the lane its key."""
+        """Make sure that the lane's next row is loaded."""
         if not lane.rows and not lane.is_drained and places > 0:
             count = max(2, lane.fetched, places // rivals + 1)
             count = min(count, places)
-            # A submit's order is no time: every row of its lane is due.
-            latest = _FOREVER if lane.side == SUBMIT else self.unit.now
-            rows = self._rows(
-                "lane = ? AND ord1 <= ? ORDER BY ord1, ord2, seq LIMIT ? OFFSET ?",
+            now = self.unit.now
+            rows = self.unit.all(
+                _WAITING,
+                now,
+                now,
                 lane.id,
-                latest,
+                EMPTY if lane.side == SUBMIT else now,
                 count,
                 lane.fetched,
             )
-            # Last first, so that the next one is popped from the end.
-            lane.rows = [(hot, record) for hot, (record,) in reversed(rows)]
             lane.fetched += len(rows)
             lane.is_drained = len(rows) < count
-        if not lane.rows:
-            return False
-        head = lane.rows[-1][0]
-        lane.key1, lane.key3 = head.ord1 or 0, head.ord2 or 0
-        return True
+            # Last first, so that the next one is popped from the end.
+            rows.reverse()
+            lane.rows = rows
+        return bool(lane.rows)
 
     def _provider_room(self, provider: str) -> int:
         return self._room.of(provider) - self._used.get(provider, 0)
@@ -495,28 +529,17 @@ class Claim:
         return True
 
 
-def _listed(names: Iterable[str]) -> str:
+def load_params(unit: Unit, seqs: Sequence[int]) -> dict[int, bytes]:
+    """Return the params of the rows with these numbers, as far as there are any."""
+    if not seqs:
+        return {}
+    text = f"SELECT seq, data FROM @params WHERE seq IN {LISTED}"  # noqa: S608  # fixed texts
+    return dict(unit.all(text, listed(seqs)))
+
+
+def _joined(names: Iterable[str]) -> str:
     """Return names as one text in which SQL finds each between two separators."""
     return SEPARATOR + SEPARATOR.join(names) + SEPARATOR
-
-
-def _is_overdue(hot: Hot, now: int) -> bool:
-    """Whether a row is past the time for a vendor call that it waits for.
-
-    Queryable ones get their last query.
-    """
-    if hot.status == _PENDING:
-        return hot.submit_deadline_at <= now
-    return hot.status == _SUBMITTING and hot.deadline_at <= now
-
-
-def _kind_of(hot: Hot) -> Kind:
-    """Return what a row in a lane is claimed for."""
-    if hot.status == _PENDING:
-        return Kind.SUBMIT
-    if hot.cancel == _REQUESTED and hot.status != _SUBMITTING:
-        return Kind.CANCEL
-    return _KINDS[hot.next_step or "query"]
 
 
 def _side_of(hot: Hot) -> int:
@@ -526,5 +549,5 @@ def _side_of(hot: Hot) -> int:
 
 
 def new_token() -> str:
-    """Return the random part that a claim's tokens share."""
+    """Return the random part that a claim's tokens share; each ends in the number of its row."""
     return secrets.token_hex(16) + "-"

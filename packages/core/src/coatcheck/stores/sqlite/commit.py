@@ -11,10 +11,10 @@ from typing import Any
 from coatcheck.model import Job, Step, TaskStatus
 from coatcheck.store import Committed, Outcome, Transition
 from coatcheck.stores.sqlite.clock import span
-from coatcheck.stores.sqlite.hot import COLUMNS, Hot, split
+from coatcheck.stores.sqlite.hot import COLUMNS, LASTING, Hot
 from coatcheck.stores.sqlite.lanes import Lanes
 from coatcheck.stores.sqlite.resources import key_of
-from coatcheck.stores.sqlite.unit import Unit
+from coatcheck.stores.sqlite.unit import LISTED, Unit, listed
 
 # Plain values: reaching into an enum costs as much as the rest of what is done for a row.
 _PENDING = TaskStatus.PENDING_SUBMIT.value
@@ -22,9 +22,6 @@ _LOOKUP = Step.LOOKUP.value
 _NO_JOB, _LIVE, _GHOST = Job.NONE.value, Job.LIVE.value, Job.GHOST.value
 _ENDS = frozenset(status for status in TaskStatus if status.is_end)
 _QUERYABLE = frozenset(status for status in TaskStatus if status.is_queryable)
-
-#: Ids in one statement.
-CHUNK = 500
 
 _DONE = Committed(outcome=Outcome.DONE)
 _LOST = Committed(outcome=Outcome.LEASE_LOST, message="the lease belongs to somebody else now")
@@ -35,29 +32,22 @@ _NO_MONEY = Committed(
 )
 
 _KEPT = (
-    "UPDATE @tasks SET version = ?, status = ?, format = ?, cancel = ?, redue = 0, claims = ?, token = NULL, "
-    "lease_until = NULL, last_key = ?, lane = ?, ord1 = ?, ord2 = ?, suspect = ?, look_at = ?, due_at = ?, "
-    "stall_at = ?, updated_at = ?, next_step = ?, record = ?"
+    "UPDATE @tasks SET version = ?, status = ?, generation = ?, format = ?, cancel = ?, redue = 0, "
+    "claims = ?, token = NULL, lease_until = NULL, lost_at = NULL, last_key = ?, lane = ?, ord1 = ?, "
+    "ord2 = ?, due_at = ?, stall_at = ?, updated_at = ?, next_step = ?, record = ?"
 )
-#: A step that changes nothing which an index of slots or ends covers, so that those are left alone.
+#: A step that keeps what few moves change: the indexes over that are left alone.
 _STAY = _KEPT + " WHERE seq = ?"
 _MOVE = _KEPT + (
-    ", job = ?, ghost_until = ?, finished_at = ?, generation = ?, scheduled_at = ?, deadline_at = ?, "
-    "queue_deadline_at = ? WHERE seq = ?"
+    ", look_at = ?, suspect_at = ?, job = ?, ghost_until = ?, finished_at = ?, scheduled_at = ?, "
+    "deadline_at = ?, queue_deadline_at = ? WHERE seq = ?"
 )
 
 
-def load(unit: Unit, ids: Sequence[str]) -> dict[str, Hot]:
+def load(unit: Unit, ids: Sequence[str], columns: str = COLUMNS) -> dict[str, Hot]:
     """Return the rows of these ids."""
-    found: dict[str, Hot] = {}
-    for start in range(0, len(ids), CHUNK):
-        chunk = ids[start : start + CHUNK]
-        marks = ", ".join("?" * len(chunk))
-        text = f"SELECT {COLUMNS} FROM @tasks WHERE id IN ({marks})"  # noqa: S608  # only question marks
-        for row in unit.all(text, *chunk):
-            hot, _ = split(row)
-            found[hot.id] = hot
-    return found
+    rows = unit.packed(columns, f"@tasks WHERE id IN {LISTED}", listed(ids))
+    return {hot.id: hot for hot in (Hot(*values) for values in rows)}
 
 
 class Commit:
@@ -76,7 +66,7 @@ class Commit:
 
     def run(self, transitions: Sequence[Transition]) -> list[Committed]:
         """Write all of them; raises ``sqlite3.Error`` when one cannot be written."""
-        rows = load(self._unit, list({transition.task_id: None for transition in transitions}))
+        rows = load(self._unit, [transition.task_id for transition in transitions], LASTING)
         answers = [self._one(rows.get(t.task_id), t) for t in transitions]
         unit = self._unit
         unit.many(_STAY, self._stay)
@@ -97,9 +87,9 @@ class Commit:
         refusal = _refusal(hot, transition)
         if refusal is not None:
             return refusal
-        old_status, old_job = hot.status, hot.job
+        old_status, old_job, rare = hot.status, hot.job, _rare(hot)
         self._apply(hot, transition)
-        self._write(hot, transition, is_same=old_job == hot.job and hot.finished_at is None)
+        self._write(hot, transition, is_move=transition.restart or rare != _rare(hot))
         if old_status != hot.status:
             self._counts[old_status] -= 1
             self._counts[hot.status] += 1
@@ -123,10 +113,8 @@ class Commit:
         hot.version += 1
         hot.status = str(transition.status)
         hot.format = transition.format
-        hot.generation = transition.generation
         hot.next_step = None if transition.next_step is None else str(transition.next_step)
         hot.token, hot.lease_until, hot.last_key = None, None, transition.key
-        hot.updated_at = now
         if transition.claims == "reset":
             hot.claims = 0
         elif transition.claims == "undo":
@@ -165,10 +153,11 @@ class Commit:
         limit = hot.deadline_at if hot.stall_at is None else min(hot.deadline_at, hot.stall_at)
         return min(due, limit)
 
-    def _write(self, hot: Hot, transition: Transition, *, is_same: bool) -> None:
-        values = (
+    def _write(self, hot: Hot, transition: Transition, *, is_move: bool) -> None:
+        kept = (
             hot.version,
             hot.status,
+            transition.generation,
             hot.format,
             hot.cancel,
             hot.claims,
@@ -176,30 +165,17 @@ class Commit:
             hot.lane,
             hot.ord1,
             hot.ord2,
-            hot.suspect,
-            hot.look_at,
             hot.due_at,
             hot.stall_at,
-            hot.updated_at,
+            self._unit.now,
             hot.next_step,
             transition.record,
         )
-        if is_same and not transition.restart:
-            self._stay.append((*values, hot.seq))
+        if is_move:
+            times = (hot.scheduled_at, hot.deadline_at, hot.queue_deadline_at)
+            self._move.append((*kept, *_rare(hot), *times, hot.seq))
         else:
-            self._move.append(
-                (
-                    *values,
-                    hot.job,
-                    hot.ghost_until,
-                    hot.finished_at,
-                    hot.generation,
-                    hot.scheduled_at,
-                    hot.deadline_at,
-                    hot.queue_deadline_at,
-                    hot.seq,
-                )
-            )
+            self._stay.append((*kept, hot.seq))
 
     # Gates.
 
@@ -240,6 +216,11 @@ class Commit:
             streak,
         )
         self._gates[gate] = (until, streak)
+
+
+def _rare(hot: Hot) -> tuple[int | None, ...]:
+    """Return what most steps leave as it was, in the order of ``_MOVE``."""
+    return (hot.look_at, hot.suspect_at, hot.job, hot.ghost_until, hot.finished_at)
 
 
 def _refusal(hot: Hot, transition: Transition) -> Committed | None:

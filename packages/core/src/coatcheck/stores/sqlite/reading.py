@@ -17,31 +17,20 @@ from coatcheck.store import (
     Stored,
 )
 from coatcheck.stores.sqlite.clock import from_micros, span
-from coatcheck.stores.sqlite.hot import COLUMNS, Hot, split, stored_of
-from coatcheck.stores.sqlite.lanes import QUERY, SUBMIT, permit_side
+from coatcheck.stores.sqlite.hot import COLUMNS, SHOWN, Hot, split, stored_of
+from coatcheck.stores.sqlite.lanes import EMPTY, QUERY, SUBMIT, permit_side
 from coatcheck.stores.sqlite.resources import SEPARATOR, Resource, Resources
-from coatcheck.stores.sqlite.unit import Unit
-
-CHUNK = 500
+from coatcheck.stores.sqlite.unit import LISTED, Unit, listed
 
 
 def get(unit: Unit, ids: Sequence[str], *, tenant: str | None, payloads: bool) -> list[Stored | None]:
     """Return tasks by id, in the order asked for."""
-    found: dict[str, Stored] = {}
-    for start in range(0, len(ids), CHUNK):
-        chunk = ids[start : start + CHUNK]
-        marks = ", ".join("?" * len(chunk))
-        text = f"SELECT {COLUMNS}, record FROM @tasks WHERE id IN ({marks})"  # noqa: S608  # only marks
-        for row in unit.all(text, *chunk):
-            hot, (record,) = split(row)
-            if tenant is not None and hot.tenant != tenant:
-                continue
-            params = result = None
-            if payloads:
-                params = unit.one("SELECT data FROM @params WHERE seq = ?", hot.seq)
-                result = unit.one("SELECT data FROM @results WHERE seq = ?", hot.seq)
-            found[hot.id] = stored_of(hot, record, params, result)
-    return [found.get(id_) for id_ in ids]
+    beside = "(SELECT data FROM {} WHERE seq = @tasks.seq)" if payloads else "NULL"
+    params, results = beside.format("@params"), beside.format("@results")
+    text = f"SELECT {params}, {results}, {SHOWN} FROM @tasks WHERE id IN {LISTED}"  # noqa: S608  # fixed texts
+    found = (stored_of(row[2:], *row[:2]) for row in unit.all(text, listed(ids)))
+    by_id = {stored.row.id: stored for stored in found if tenant is None or stored.row.tenant == tenant}
+    return [by_id.get(id_) for id_ in ids]
 
 
 def page(unit: Unit, where: Filter, *, limit: int, cursor: str | None) -> Page:
@@ -73,10 +62,10 @@ def page(unit: Unit, where: Filter, *, limit: int, cursor: str | None) -> Page:
         terms.append(f"claims >= {QUARANTINE_CLAIMS} AND finished_at IS NULL")
     condition = f"WHERE {' AND '.join(terms)}" if terms else ""
     # Fixed terms; every value is bound.
-    text = f"SELECT {COLUMNS}, record FROM @tasks {condition} ORDER BY seq DESC LIMIT ?"  # noqa: S608
-    rows = [split(row) for row in unit.all(text, *values, limit + 1)]
-    items = tuple(stored_of(hot, record) for hot, (record,) in rows[:limit])
-    return Page(items=items, cursor=str(rows[limit - 1][0].seq) if len(rows) > limit else None)
+    text = f"SELECT seq, {SHOWN} FROM @tasks {condition} ORDER BY seq DESC LIMIT ?"  # noqa: S608
+    rows = unit.all(text, *values, limit + 1)
+    items = tuple(stored_of(row[1:]) for row in rows[:limit])
+    return Page(items=items, cursor=str(rows[limit - 1][0]) if len(rows) > limit else None)
 
 
 def stats(unit: Unit) -> Stats:
@@ -127,7 +116,7 @@ def stats(unit: Unit) -> Stats:
         gates=gates,
         handlers=frozenset().union(*(worker[0] for worker in _workers(unit))),
         quarantined=unit.one("SELECT COUNT(*) FROM @tasks WHERE claims > 2 AND finished_at IS NULL"),
-        ready_lanes=unit.one("SELECT COUNT(*) FROM @lanes WHERE is_ready = 1"),
+        ready_lanes=unit.one("SELECT COUNT(*) FROM @lanes WHERE is_ready = 1 AND key1 < ?", EMPTY),
         blocked_lanes=unit.one("SELECT COUNT(*) FROM @lanes WHERE is_ready = 0"),
         oldest_due_at=from_micros(min(heads)) if heads else None,
     )

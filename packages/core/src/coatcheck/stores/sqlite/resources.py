@@ -27,10 +27,10 @@ class Resource:
     next_at: int | None = None
     spent: int = 0
 
-    def spend(self) -> None:
-        """Take one place."""
-        self.room -= 1
-        self.spent += 1
+    def spend(self, places: int = 1) -> None:
+        """Take places."""
+        self.room -= places
+        self.spent += places
 
 
 def key_of(*parts: str) -> str:
@@ -39,8 +39,9 @@ def key_of(*parts: str) -> str:
 
 
 def load_limits(unit: Unit, known: Limits) -> Limits:
-    """Return the namespace's limits, read again only when somebody has set one."""
-    version = unit.one("SELECT value FROM @counters WHERE name = 'limits'")
+    """Return the namespace's limits, read again only when somebody has set one; reads the counters."""
+    unit.counters = dict(unit.all("SELECT name, value FROM @counters"))
+    version = unit.counters["limits"]
     if version == known.version:
         return known
     fresh = Limits(version)
@@ -62,6 +63,7 @@ class Resources:
         self._unit = unit
         self._known: dict[str, Resource] = {}
         self._of_lane: dict[tuple[str, ...], tuple[Resource, ...]] = {}
+        self._paused: set[tuple[str, str]] | None = None
 
     def of(self, side: Side, provider: str, account: str, tenant: str | None) -> tuple[Resource, ...]:
         """Return what a step needs room in.
@@ -144,8 +146,9 @@ class Resources:
     # How much room each kind has.
 
     def _pause(self, key: str, kind: str, name: str) -> Resource:
-        paused = self._unit.one("SELECT 1 FROM @pauses WHERE kind = ? AND name = ?", kind, name)
-        return Resource(key, 0 if paused else PLENTY)
+        if self._paused is None:
+            self._paused = set(self._unit.all("SELECT kind, name FROM @pauses"))
+        return Resource(key, 0 if (kind, name) in self._paused else PLENTY)
 
     def _gate(self, key: str, provider: str, account: str, side: str) -> Resource:
         until = self._unit.one(

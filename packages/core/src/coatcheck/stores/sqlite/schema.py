@@ -1,9 +1,11 @@
 """The tables of one namespace. ``@`` in a statement stands for the namespace's prefix.
 
-Indexes cover live rows only, so that history makes no claim slower.
+Indexes cover live rows only, so that history makes no claim slower. What a claim or a query's commit changes
+lies in two of them, the lanes and the leases: every index more makes each of them slower.
 """
 
-VERSION = 1
+#: Raised with every change that an older version could not read.
+VERSION = 2
 
 #: Shared by all namespaces of a file.
 SHARED = """
@@ -49,15 +51,17 @@ CREATE TABLE IF NOT EXISTS @tasks (
     lane INTEGER,
     ord1 INTEGER,
     ord2 INTEGER,
-    suspect INTEGER NOT NULL DEFAULT 0,
+    suspect_at INTEGER,
     look_at INTEGER,
+    lost_at INTEGER,
     record BLOB NOT NULL
 );
 CREATE TABLE IF NOT EXISTS @params (seq INTEGER PRIMARY KEY, data BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS @results (seq INTEGER PRIMARY KEY, data BLOB NOT NULL);
 CREATE INDEX IF NOT EXISTS @tasks_lane ON @tasks (lane, ord1, ord2, seq) WHERE lane IS NOT NULL;
 CREATE INDEX IF NOT EXISTS @tasks_look ON @tasks (look_at) WHERE look_at IS NOT NULL;
-CREATE INDEX IF NOT EXISTS @tasks_suspect ON @tasks (due_at) WHERE suspect = 1;
+CREATE INDEX IF NOT EXISTS @tasks_lost ON @tasks (lost_at) WHERE lost_at IS NOT NULL;
+CREATE INDEX IF NOT EXISTS @tasks_suspect ON @tasks (suspect_at) WHERE suspect_at IS NOT NULL;
 CREATE UNIQUE INDEX IF NOT EXISTS @tasks_dedupe ON @tasks (tenant, dedupe_key) WHERE dedupe_key IS NOT NULL;
 CREATE INDEX IF NOT EXISTS @tasks_account ON @tasks (account) WHERE job > 0;
 CREATE INDEX IF NOT EXISTS @tasks_tenant_live ON @tasks (tenant) WHERE job = 1;
@@ -65,7 +69,7 @@ CREATE INDEX IF NOT EXISTS @tasks_ended ON @tasks (status, finished_at) WHERE fi
 CREATE INDEX IF NOT EXISTS @tasks_tenant ON @tasks (tenant, seq);
 CREATE INDEX IF NOT EXISTS @tasks_dead ON @tasks (claims) WHERE claims > 2;
 CREATE TABLE IF NOT EXISTS @lanes (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    id INTEGER PRIMARY KEY,
     side INTEGER NOT NULL,
     handler TEXT NOT NULL,
     provider TEXT NOT NULL,
@@ -76,9 +80,9 @@ CREATE TABLE IF NOT EXISTS @lanes (
     blocked_by TEXT,
     key1 INTEGER NOT NULL DEFAULT 0,
     key2 INTEGER NOT NULL DEFAULT 0,
-    key3 INTEGER NOT NULL DEFAULT 0,
-    UNIQUE (side, handler, provider, account, tenant, format)
+    key3 INTEGER NOT NULL DEFAULT 0
 );
+CREATE UNIQUE INDEX IF NOT EXISTS @lanes_names ON @lanes (handler, provider, account, tenant, format, side);
 CREATE INDEX IF NOT EXISTS @lanes_ready ON @lanes (side, handler, key1, key2, key3, id) WHERE is_ready = 1;
 CREATE INDEX IF NOT EXISTS @lanes_blocked ON @lanes (blocked_by, key1, key2, key3, id) WHERE is_ready = 0;
 CREATE INDEX IF NOT EXISTS @lanes_turn ON @lanes (key2) WHERE is_ready = 1 AND side = 0;

@@ -20,7 +20,6 @@ from coatcheck.model import (
 )
 from coatcheck.store import (
     Added,
-    AddOutcome,
     Batch,
     Committed,
     Explanation,
@@ -35,21 +34,22 @@ from coatcheck.store import (
     Transition,
 )
 from coatcheck.stores.sqlite import reading
-from coatcheck.stores.sqlite.claim import Claim, new_token
+from coatcheck.stores.sqlite.adding import Adding
+from coatcheck.stores.sqlite.claim import LOST_AT, Claim, load_params, new_token
 from coatcheck.stores.sqlite.clock import Anchor, boot_id, from_micros, span, to_micros
 from coatcheck.stores.sqlite.commit import Commit, commit_each, load
 from coatcheck.stores.sqlite.database import MEMORY, Database
-from coatcheck.stores.sqlite.hot import COLUMNS, Hot, split, stored_of
+from coatcheck.stores.sqlite.hot import SHOWN, Hot, stored_of
 from coatcheck.stores.sqlite.lanes import Lanes
 from coatcheck.stores.sqlite.resources import SEPARATOR, key_of, load_limits
-from coatcheck.stores.sqlite.unit import Limits, Unit
+from coatcheck.stores.sqlite.unit import LISTED, Limits, Unit, listed
 
 #: How often a waiting caller looks whether another process has written to the file, in seconds.
 GLANCE = 0.02
-#: Idle workers look at least this often (30 s) by themselves, with a margin; in microseconds.
-_LONGEST_SLEEP = 40_000_000
 #: How often a worker's sign of life is renewed, in microseconds.
 _SIGN_OF_LIFE = 20_000_000
+#: How often workers that are gone and lanes that stay empty are swept away, in microseconds.
+_SWEPT = 60_000_000
 #: How long the row of a worker that is gone is kept, in microseconds.
 _WORKER_KEPT = 3_600_000_000
 
@@ -110,6 +110,7 @@ class SqliteStore:
         self._changed = threading.Condition()
         self._changes = 0
         self._signs_of_life: dict[str, tuple[str, int]] = {}
+        self._swept_at = 0
 
     # Time.
 
@@ -183,74 +184,7 @@ class SqliteStore:
                     self.path,
                 )
         with self._writing() as unit:
-            lanes = Lanes(unit)
-            answers = [self._add(unit, lanes, task) for task in tasks]
-            created = sum(answer is None for answer in answers)
-            unit.count({TaskStatus.PENDING_SUBMIT.value: created})
-            lanes.settle()
-            fresh = [task.id for task, answer in zip(tasks, answers, strict=True) if answer is None]
-            stored = dict(zip(fresh, reading.get(unit, fresh, tenant=None, payloads=False), strict=True))
-        return [answer or _created(stored[task.id]) for task, answer in zip(tasks, answers, strict=True)]
-
-    def _add(self, unit: Unit, lanes: Lanes, task: NewTask) -> Added | None:
-        """Store one task; return an answer only when it was there already."""
-        (same,) = reading.get(unit, [task.id], tenant=None, payloads=False)
-        if same is not None:
-            return _created(same)
-        if task.dedupe_key is not None:
-            row = unit.run(
-                f"SELECT {COLUMNS}, record, dedupe_digest FROM @tasks "  # noqa: S608  # column names
-                "WHERE tenant = ? AND dedupe_key = ?",
-                task.tenant,
-                task.dedupe_key,
-            ).fetchone()
-            if row is not None:
-                hot, (record, digest) = split(row)
-                outcome = AddOutcome.REPLAYED if digest == task.dedupe_digest else AddOutcome.CONFLICT
-                return Added(outcome=outcome, stored=stored_of(hot, record))
-        now = unit.now
-        scheduled = now + span(task.delay)
-        if task.run_at is not None:
-            scheduled = max(now, to_micros(check_aware(task.run_at, "run_at")))
-        queue = None if task.queue_deadline is None else span(task.queue_deadline)
-        values = (
-            task.id,
-            TaskStatus.PENDING_SUBMIT.value,
-            task.format,
-            task.handler_key,
-            task.provider_key,
-            task.account,
-            task.tenant,
-            task.priority,
-            task.dedupe_key,
-            task.dedupe_digest,
-            span(task.deadline),
-            queue,
-            None if task.stall_limit is None else span(task.stall_limit),
-            now,
-            scheduled,
-            scheduled + span(task.deadline),
-            None if queue is None else scheduled + queue,
-            scheduled,
-            now,
-            Step.SUBMIT.value,
-            task.record,
-        )
-        seq = unit.insert(
-            "INSERT INTO @tasks (id, status, version, generation, format, handler, provider, account, "
-            "tenant, priority, dedupe_key, dedupe_digest, deadline, queue_deadline, stall_limit, created_at, "
-            "scheduled_at, deadline_at, queue_deadline_at, due_at, updated_at, next_step, record) "
-            "VALUES (?, ?, 0, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            values,
-        )
-        unit.insert("INSERT INTO @params VALUES (?, ?)", (seq, task.params))
-        hot = load(unit, [task.id])[task.id]
-        lanes.place(hot)
-        _write_place(unit, [hot])
-        if hot.look_at is not None and hot.look_at <= now + _LONGEST_SLEEP:
-            # Soon enough to matter to a worker that sleeps until its next look.
-            unit.has_work = True
-        return None
+            return Adding(unit).run(tasks)
 
     def get(
         self, ids: Sequence[str], *, tenant: str | None = None, payloads: bool = False
@@ -282,7 +216,7 @@ class SqliteStore:
                 else:
                     claim.run_only(only)
                 leases = claim.finish(token)
-                claimed = [token, *(f"{taken.hot.seq}:{taken.kind.value}" for taken in claim.taken)]
+                claimed = [token, *(f"{taken.seq}:{taken.kind}" for taken in claim.taken)]
                 # Who looks at one task now is no worker that others may wait for.
                 able = handlers if only is None else ()
                 self._sign_of_life(
@@ -291,14 +225,13 @@ class SqliteStore:
             else:
                 leases = repeated
             next_at = claim.next_at()
-            mark = unit.one("SELECT value FROM @counters WHERE name = 'work'")
             # Taking work makes none: whoever waits need not look again.
             unit.has_work = False
             return Batch(
                 leases=leases,
                 now=from_micros(unit.now),
                 next_at=None if next_at is None else from_micros(next_at),
-                mark=mark,
+                mark=unit.counters["work"],
                 has_suspects=claim.has_suspects,
             )
 
@@ -308,28 +241,23 @@ class SqliteStore:
         if found is None:
             return None
         token, *items = found.split(SEPARATOR)
-        leases = []
-        for item in items:
-            seq, kind = item.split(":")
-            row = unit.run(
-                f"SELECT {COLUMNS}, record FROM @tasks WHERE seq = ?",  # noqa: S608  # column names
-                int(seq),
-            ).fetchone()
-            if row is None:
-                continue
-            hot, (record,) = split(row)
-            if hot.token is None or not hot.token.startswith(token):
-                continue
-            params = unit.one("SELECT data FROM @params WHERE seq = ?", hot.seq)
-            leases.append(
-                Lease(
-                    kind=Kind(kind),
-                    stored=stored_of(hot, record, params),
-                    token=hot.token,
-                    expires_at=from_micros(hot.lease_until or unit.now),
-                )
+        kinds = {int(seq): Kind(kind) for seq, kind in (item.split(":") for item in items)}
+        rows = unit.all(
+            f"SELECT seq, token, lease_until, {SHOWN} FROM @tasks WHERE seq IN {LISTED}",  # noqa: S608  # fixed
+            listed(kinds),
+        )
+        held = {seq: values for seq, *values in rows if values[0] == f"{token}{seq}"}
+        params = load_params(unit, list(held))
+        return tuple(
+            Lease(
+                kind=kind,
+                stored=stored_of(tuple(held[seq][2:]), params.get(seq)),
+                token=held[seq][0],
+                expires_at=from_micros(held[seq][1]),
             )
-        return tuple(leases)
+            for seq, kind in kinds.items()
+            if seq in held
+        )
 
     def _sign_of_life(
         self,
@@ -362,9 +290,11 @@ class SqliteStore:
             nonce,
             SEPARATOR.join(claimed),
         )
-        if sign != seen_sign or unit.now - seen_at >= _SIGN_OF_LIFE:
-            unit.run("DELETE FROM @workers WHERE seen_at < ?", unit.now - _WORKER_KEPT)
         self._signs_of_life = {worker_id: (sign, unit.now)}
+        if not 0 <= unit.now - self._swept_at < _SWEPT:
+            self._swept_at = unit.now
+            unit.run("DELETE FROM @workers WHERE seen_at < ?", unit.now - _WORKER_KEPT)
+            Lanes(unit).sweep(handlers)
 
     def commit(self, transitions: Sequence[Transition]) -> Sequence[Committed]:
         """Write moves; see ``Store.commit``."""
@@ -380,23 +310,21 @@ class SqliteStore:
         """Extend leases; see ``Store.renew``."""
         with self._database.write() as cursor:
             unit = Unit(self._database, cursor, self._micros(), self._limits, self._ageing)
-            until = unit.now + span(lease)
-            submitting = TaskStatus.SUBMITTING.value
+            length = span(lease)
+            until = unit.now + length
             answers = []
             for task_id, token in leases:
                 done = unit.run(
-                    "UPDATE @tasks SET lease_until = ?, lease_length = ?, look_at = "
-                    "CASE status WHEN ? THEN ? ELSE ? END "
-                    "WHERE id = ? AND token = ? AND lane IS NULL AND suspect = 0",
+                    f"UPDATE @tasks SET lease_until = ?, lease_length = ?, {LOST_AT} "  # noqa: S608  # fixed
+                    "WHERE id = ? AND token = ? AND lane IS NULL AND suspect_at IS NULL",
                     until,
-                    span(lease),
-                    submitting,
-                    until + span(lease) // 2,
+                    length,
+                    until + length // 2,
                     until,
                     task_id,
                     token,
                 )
-                answers.append(done.rowcount == 1 or self._renew_late(unit, task_id, token, span(lease)))
+                answers.append(done.rowcount == 1 or self._renew_late(unit, task_id, token, length))
             return answers
 
     def _renew_late(self, unit: Unit, task_id: str, token: str, lease: int) -> bool:
@@ -409,14 +337,14 @@ class SqliteStore:
             return False
         lanes = Lanes(unit)
         lanes.leave(hot)
-        hot.lease_until, hot.lease_length = unit.now + lease, lease
-        hot.look_at = hot.lease_until
+        until = unit.now + lease
         unit.run(
-            "UPDATE @tasks SET lane = NULL, suspect = 0, lease_until = ?, lease_length = ?, look_at = ? "
+            f"UPDATE @tasks SET lane = NULL, suspect_at = NULL, lease_until = ?, lease_length = ?, {LOST_AT} "  # noqa: S608  # fixed
             "WHERE seq = ?",
-            hot.lease_until,
+            until,
             lease,
-            hot.look_at,
+            until + lease // 2,
+            until,
             hot.seq,
         )
         lanes.settle()
@@ -450,7 +378,7 @@ class SqliteStore:
         A lookup keeps its time, a leased row its lease.
         """
         with self._writing() as unit:
-            rows = load(unit, list(dict.fromkeys(ids)))
+            rows = load(unit, ids)
             lanes = Lanes(unit)
             moved = []
             answers = {}
@@ -614,15 +542,11 @@ class SqliteStore:
             return reading.page(unit, where, limit=limit, cursor=cursor)
 
 
-def _created(stored: Stored | None) -> Added:
-    assert stored is not None  # noqa: S101  # it was just written or read in the same transaction
-    return Added(outcome=AddOutcome.CREATED, stored=stored)
-
-
 def _write_place(unit: Unit, rows: Sequence[Hot]) -> None:
     unit.many(
-        "UPDATE @tasks SET lane = ?, ord1 = ?, ord2 = ?, suspect = ?, due_at = ?, look_at = ? WHERE seq = ?",
-        [(h.lane, h.ord1, h.ord2, h.suspect, h.due_at, h.look_at, h.seq) for h in rows],
+        "UPDATE @tasks SET lane = ?, ord1 = ?, ord2 = ?, suspect_at = ?, due_at = ?, look_at = ?, "
+        "lost_at = ? WHERE seq = ?",
+        [(h.lane, h.ord1, h.ord2, h.suspect_at, h.due_at, h.look_at, h.lost_at, h.seq) for h in rows],
     )
 
 

@@ -9,11 +9,22 @@ from typing import Any
 
 from attrs import define, field
 
+from coatcheck import codec
 from coatcheck.model import Rate
 from coatcheck.stores.sqlite.database import Database
 
 #: What a limit's ``subject`` is made of: side or "live", provider, account, tenant.
 Subject = tuple[str, str | None, str | None, str | None]
+
+# JSON serves to give a statement many numbers and texts, or to fetch them, at once; records stay opaque here.
+
+#: Stands in a statement after ``IN``; its value is made by ``listed``.
+LISTED = "(SELECT value FROM json_each(?))"
+
+
+def listed(values: Iterable[str | int]) -> str:
+    """Return any number of values as one that a statement can be given."""
+    return codec.dumps(list(values)).decode()
 
 
 @define
@@ -34,6 +45,8 @@ class Unit:
         self.now = now
         self.ageing = ageing
         self.limits = limits
+        #: The counters of the namespace as they were when it began.
+        self.counters: dict[str, int] = {}
         #: Something may be due now that was not before.
         self.has_work = False
         self._sql = database.sql
@@ -43,13 +56,23 @@ class Unit:
         """Execute one statement; ``@`` stands for the namespace."""
         return self._cursor.execute(self._sql(text), values)
 
-    def many(self, text: str, rows: Iterable[Sequence[Any]]) -> None:
+    def many(self, text: str, rows: Sequence[Sequence[Any]]) -> None:
         """Execute one statement for many rows."""
-        self._cursor.executemany(self._sql(text), rows)
+        if rows:
+            self._cursor.executemany(self._sql(text), rows)
 
     def all(self, text: str, *values: Any) -> list[Any]:
         """Fetch all rows."""
         return self._cursor.execute(self._sql(text), values).fetchall()
+
+    def packed(self, columns: str, source: str, *values: Any) -> list[list[Any]]:
+        """Fetch all rows of numbers and texts in one piece.
+
+        A third faster than row by row, where Python lets other threads in between.
+        """
+        text = f"SELECT json_group_array(json_array({columns})) FROM {source}"  # noqa: S608  # fixed texts
+        rows: list[list[Any]] = codec.loads(self.one(text, *values))
+        return rows
 
     def one(self, text: str, *values: Any) -> Any:
         """Fetch the first column of the first row, or ``None``."""
@@ -60,11 +83,10 @@ class Unit:
         """Insert one row and return its number."""
         return int(self._cursor.execute(self._sql(text), values).lastrowid or 0)
 
-    def announce(self) -> int:
-        """Raise the work counter, if something may be due, and return it."""
+    def announce(self) -> None:
+        """Raise the work counter, if something may be due."""
         if self.has_work:
             self.run("UPDATE @counters SET value = value + 1 WHERE name = 'work'")
-        return int(self.one("SELECT value FROM @counters WHERE name = 'work'"))
 
     def count(self, deltas: dict[str, int]) -> None:
         """Add to the number of tasks of each status."""
