@@ -5,22 +5,27 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+#: A collection comes after so many new objects (Python's own number is 700): a few hundred steps make that.
+_ALLOCATIONS = 20_000
+
 
 @contextmanager
 def own_process() -> Iterator[None]:
     """Set the interpreter up for work under load; everything is as before at the end of the block.
 
     Threads take turns every millisecond: with Python's 5 ms each of the many short waits in the store would
-    cost the main loop a turn of that length, and the next polls would come late. What is loaded by now is
-    left out of garbage collection: looking through all modules again and again while hundreds of steps come
-    and go costs a tenth of the worker's time.
+    cost the main loop a turn of that length, and the next polls would come late. Garbage is collected less
+    often, and not among what is loaded by now: looking through all modules and all steps under way again and
+    again costs a fifth of the worker's time.
     """
-    before = sys.getswitchinterval()
+    turn, thresholds = sys.getswitchinterval(), gc.get_threshold()
     sys.setswitchinterval(0.001)
     gc.collect()
     gc.freeze()
+    gc.set_threshold(_ALLOCATIONS, *thresholds[1:])
     try:
         yield
     finally:
+        gc.set_threshold(*thresholds)
         gc.unfreeze()
-        sys.setswitchinterval(before)
+        sys.setswitchinterval(turn)
