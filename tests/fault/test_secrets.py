@@ -34,7 +34,7 @@ from coatcheck.cli import main
 from coatcheck.config import Config
 from coatcheck.descriptor.value import JsonRequest
 from coatcheck.embedded import Local
-from coatcheck.errors import CoatcheckError
+from coatcheck.errors import CallbackRefusedError, CoatcheckError
 from coatcheck.handler import TaskHandler
 from coatcheck.http import Call, Reply
 from coatcheck.manager import Manager, error_of
@@ -49,15 +49,22 @@ from coatcheck.transport import RequestsTransport, Urllib3Transport
 from coatcheck.transport.outgoing import prepare
 from coatcheck.transport.over_aiohttp import AiohttpTransport
 from coatcheck.worker import Worker, WorkerSettings
+from coatcheck_ocr import plugin as ocr
 from coatcheck_ocr.model import OcrRequest
-from coatcheck_ocr.plugin import VENDORS
+from coatcheck_video import plugin as video
+from coatcheck_video.callbacks import replicate
+from coatcheck_video.model import VideoRequest
 
 #: The account of somebody who mistyped a key.
 WRONG = "mistyped"
 #: What vendors say, to which their echo is added: in refusals, in failures and in results.
-SAID = (b"as scripted", b"cannot read", b"cannot work on", b"unknown key", b"A sandbox read this.", b"HELLO")
+SAID = (
+    *(b"as scripted", b"cannot read", b"cannot work on", b"unknown key", b"will not make", b"video.mp4"),
+    *(b"A sandbox read this.", b"HELLO"),
+)
 #: Paths of what stands for a storage service.
 STORAGE = ("files", "storage")
+VENDORS: Any = (*ocr.VENDORS, *video.VENDORS)
 SANDBOXES = {handler.key: place for handler, place in VENDORS}
 HANDLERS = {handler.key: handler for handler, _ in VENDORS}
 
@@ -82,8 +89,9 @@ class Secret:
         """What is looked for, in lower case."""
         encoded = [
             # At each of the three places that it may have in a longer text, without what touches neighbours.
-            base64.b64encode(b"\0" * shift + self.text.encode())[4:-4]
+            encode(b"\0" * shift + self.text.encode())[4:-4]
             for shift in range(3)
+            for encode in (base64.b64encode, base64.urlsafe_b64encode)
         ]
         return [self.head[:12].encode(), self.tail[-12:].encode(), *(one.lower() for one in encoded)]
 
@@ -100,6 +108,8 @@ class Case:
     unsent: frozenset[str] = frozenset()
     path: str = ""
     document: str = "{elsewhere}/documents/{name}"
+    #: What a request for a video says beside its prompt.
+    details: Mapping[str, Any] = attrs.field(factory=dict)
     #: Whether the echo may stand in a text that it finds: not where offsets into that text come with it.
     echoes_text: bool = True
     #: Whether a wrong key is noticed.
@@ -125,7 +135,11 @@ class Case:
                 },
                 key=self.key,
             )
-        return HANDLERS[self.key](f"{url}{self.path}", poll=QUICK)
+        made = HANDLERS[self.key](f"{url}{self.path}", poll=QUICK)
+        if made.has_lookup:
+            # A lookup waits for as long as a step may take.
+            made.call_limit = timedelta(seconds=3)
+        return made
 
     def vendor(self) -> Callable[[Request], Answer]:
         """Return the vendor, which knows one customer."""
@@ -145,6 +159,8 @@ class Case:
         told = ",".join(
             f"{key}={'+'.join(value) if isinstance(value, list) else value}" for key, value in script.items()
         )
+        if self.key.startswith("video:"):
+            return VideoRequest(prompt=f"{name}~{told}", **self.details)
         return OcrRequest(url=self.document.format(elsewhere=elsewhere, name=f"{name}~{told}.pdf"))
 
 
@@ -180,6 +196,32 @@ CASES = {
         unsent=frozenset({"secret_key"}),
         document="s3://invented-bucket/{name}",
         leaves_home=False,
+    ),
+    "aliyun-wan": lambda: Case(key="video:aliyun-wan", path="/api/v1", parts=keys("secret", "workspace")),
+    "aliyun-happyhorse": lambda: Case(
+        key="video:aliyun-happyhorse", path="/api/v1", parts=keys("secret", "workspace")
+    ),
+    "volcengine": lambda: Case(key="video:volcengine", path="/api/v3"),
+    "gitee videos": lambda: Case(key="video:gitee", path="/v1"),
+    "kling, a pair": lambda: Case(
+        key="video:kling",
+        parts=keys("access_key", "secret_key"),
+        known_by="access_key",
+        # Both stand in a signed token, which is a secret too.
+        unsent=frozenset({"access_key", "secret_key"}),
+    ),
+    "runway": lambda: Case(
+        key="video:runway", details={"model": "veo3.1", "aspect_ratio": "1280:720", "duration": 4}
+    ),
+    "replicate": lambda: Case(
+        key="video:replicate",
+        parts=keys("secret", webhook_secret=Secret(before="whsec_", after="==")),
+        unsent=frozenset({"webhook_secret"}),
+        details={"model": "acme/dream"},
+    ),
+    "fal, one key": lambda: Case(key="video:fal", details={"model": "acme/dream"}),
+    "fal, a pair": lambda: Case(
+        key="video:fal", parts=keys("key_id", "key_secret"), refuses=False, details={"model": "acme/dream"}
     ),
 }
 
@@ -429,6 +471,31 @@ def _command(house: House, *arguments: str) -> None:
     house.notes.add(f"coatcheck {arguments[0]}", result.stdout, result.stderr)
 
 
+def _call_back(house: House, task: Task) -> None:
+    """Send what a vendor would, signed where it signs, and what others would; note what is answered."""
+    job = task.external_task_id
+    body = codec.dumps({"id": job, "request_id": job, "task_id": job, "data": {"task_id": job}})
+    now = house.local.store.now()
+    signed = [
+        {"authorization": " ".join(secret.text for secret in house.told)},
+        *(
+            replicate.sign(secret.text, "msg-1", now, body)
+            for secret in house.told
+            if secret.before == "whsec_"
+        ),
+    ]
+    refused = 0
+    for headers in signed:
+        try:
+            house.notes.add(
+                "callback", house.local.manager.receive_callback(task.id, body=body, headers=headers)
+            )
+        except CallbackRefusedError as error:
+            refused += 1
+            house.notes.add_error("callback", error)
+    assert refused == {"video:replicate": 2, "video:fal": 1}.get(house.case.key, 0)
+
+
 def _note_logs(notes: Notes, caplog: pytest.LogCaptureFixture) -> None:
     notes.add("log", caplog.text)
     for record in caplog.records:
@@ -451,10 +518,16 @@ def test_no_secret_of_a_vendor_is_found_anywhere_but_in_its_own_calls(
 
         good = house.run("good")
         assert good.status is TaskStatus.SUCCEEDED
+        if hasattr(HANDLERS.get(case.key), "read_callback"):
+            _call_back(house, good)
         assert house.run("bad", {"end": "failed"}).status is TaskStatus.FAILED
+        lost = []
         for status in (500, 200):
             house.echo.pages.append(status)
-            assert house.run(f"lost-{status}").status.is_end
+            lost.append(house.start(f"lost-{status}"))
+            while house.echo.pages:
+                time.sleep(0.005)
+        assert all(house.end(task).status.is_end for task in lost)
 
         asked = house.start("asked", {"seconds": 0.4, "words": ["heated"] * 60})
         while house.local.manager.get(asked.id).query_count == 0:
