@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from coatcheck.model import CancelFlag, Side, Step, TaskStatus
-from coatcheck.store import Kind, NewTask, Row, Stored, Transition
+from coatcheck.store import Kind, Lease, NewTask, Row, Stored, Transition
 
 #: Separates names that are kept together; names hold no control characters.
 SEPARATOR = "\x1f"
@@ -31,7 +31,7 @@ STATUSES = (
 _STATUS_CODES = {status: code for code, status in enumerate(STATUSES, 1)}
 _STEPS = (None, Step.SUBMIT, Step.RESUBMIT, Step.LOOKUP, Step.QUERY, Step.CANCEL)
 _STEP_CODES = {step: code for code, step in enumerate(_STEPS)}
-KINDS = (
+_KINDS: Any = (
     None,
     Kind.SUBMIT,
     Kind.RESUBMIT,
@@ -47,7 +47,8 @@ _FLAGS = {flag.value: flag for flag in CancelFlag}
 
 _ROW = struct.Struct("<B31q")
 _NEW = struct.Struct("<8q")
-_MOVE = struct.Struct("<22qd")
+_MOVE = struct.Struct("<25qd")
+_LEASE = struct.Struct("<B4i")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -170,9 +171,13 @@ def pack_new(task: NewTask) -> bytes:
 
 
 def pack_move(move: Transition) -> bytes:
-    """Return the numbers of a transition, as ``commit.lua`` reads them."""
+    """Return a transition as one text, as ``commit.lua`` reads it."""
     gate = move.gate
-    return _MOVE.pack(
+    id_, key = move.task_id.encode(), move.key.encode()
+    numbers = _MOVE.pack(
+        len(id_),
+        len(key),
+        len(move.record),
         move.is_leased,
         bool(move.events or move.postings),
         -1 if move.expected_version is None else move.expected_version,
@@ -196,4 +201,21 @@ def pack_move(move: Transition) -> bytes:
         -1 if move.cancel is None else move.cancel,
         _CLAIMS[move.claims],
         1.0 if gate is None else gate.factor,
+    )
+    return b"".join((numbers, id_, key, move.record, move.result or b""))
+
+
+def unpack_lease(text: bytes) -> Lease:
+    """Read one lease of the answer of ``claim.lua``."""
+    kind, id_size, row_size, record_size, params_size = _LEASE.unpack_from(text)
+    row_at = _LEASE.size + id_size
+    record_at = row_at + row_size
+    params_at = record_at + record_size
+    unpacked = Unpacked(text[_LEASE.size : row_at].decode(), text[row_at:record_at])
+    params = None if params_size < 0 else text[params_at:]
+    return Lease(
+        kind=_KINDS[kind],
+        stored=unpacked.stored(text[record_at:params_at], params),
+        token=unpacked.token,
+        expires_at=from_micros(unpacked.lease_until),
     )

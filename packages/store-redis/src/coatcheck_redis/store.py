@@ -21,8 +21,6 @@ from coatcheck.store import (
     Committed,
     Explanation,
     Filter,
-    Kind,
-    Lease,
     NewTask,
     Outcome,
     Page,
@@ -36,7 +34,6 @@ from coatcheck_redis.address import parse
 from coatcheck_redis.connection import Connection
 from coatcheck_redis.listener import Listener
 from coatcheck_redis.rows import (
-    KINDS,
     LAYOUT,
     SEPARATOR,
     STATUSES,
@@ -48,6 +45,7 @@ from coatcheck_redis.rows import (
     span,
     status_code,
     to_micros,
+    unpack_lease,
 )
 
 _NAMESPACE = re.compile(r"[a-z][a-z0-9_]{0,39}")
@@ -229,21 +227,9 @@ class RedisStore:
             arguments += (len(items), *items)
         arguments += (-1,) if only is None else (len(only), *only)
         now, next_at, mark, has_suspects, items = self._run("claim", *arguments)
-        leases = []
-        for at in range(0, len(items), 5):
-            kind, id_, blob, record, params = items[at : at + 5]
-            unpacked = Unpacked(id_.decode(), blob)
-            leases.append(
-                Lease(
-                    kind=_kind(kind),
-                    stored=unpacked.stored(record, params),
-                    token=unpacked.token,
-                    expires_at=from_micros(unpacked.lease_until),
-                )
-            )
         come_back = int(next_at)
         return Batch(
-            leases=tuple(leases),
+            leases=tuple(unpack_lease(item) for item in items),
             now=from_micros(int(now)),
             next_at=None if come_back < 0 else from_micros(come_back),
             mark=mark,
@@ -270,22 +256,20 @@ class RedisStore:
         self._connection.check_open()
         for place, move in enumerate(transitions):
             try:
-                result = b"" if move.result is None else move.result
-                packed = (move.task_id, move.key, pack_move(move), _bytes(move.record), _bytes(result))
-            except (StructError, OverflowError, TypeError, ValueError, KeyError) as error:
+                packed = pack_move(move)
+            except (StructError, AttributeError, OverflowError, TypeError, ValueError, KeyError) as error:
                 # This one cannot be written; the others can.
                 message = f"{type(error).__name__}: {error}"
                 answers.append(Committed(outcome=Outcome.FAILED, message=message))
                 continue
-            length = len(move.record) + len(result)
-            if size + length > _MOST_BYTES and waiting:
+            if size + len(packed) > _MOST_BYTES and waiting:
                 write()
                 size = 0
-            size += length
+            size += len(packed)
             answers.append(_LOST)
             places.append(place)
             waiting.append(move)
-            arguments += packed
+            arguments.append(packed)
         if waiting:
             write()
         return answers
@@ -400,18 +384,6 @@ class RedisStore:
         unpacked = Unpacked(found[0].decode(), found[1])
         is_shown = reading.matches(unpacked.row, where) and (cursor is None or unpacked.seq < int(cursor))
         return Page(items=(unpacked.stored(found[2]),) if is_shown else (), cursor=None)
-
-
-def _kind(code: int) -> Kind:
-    kind = KINDS[code]
-    assert kind is not None  # noqa: S101  # scripts give out numbers from 1 on
-    return kind
-
-
-def _bytes(value: bytes) -> bytes:
-    if not isinstance(value, bytes):
-        raise TypeError(f"expected bytes, found {type(value).__name__}")
-    return value
 
 
 def _answer(move: Transition, found: Any) -> Committed:

@@ -793,17 +793,18 @@ local function answer_of(items)
     end
   end
   local records, all_params = read_all(K.records, ids), read_all(K.params, with_params)
-  local answer, at, params_at = {}, 0, 0
+  local answer, params_at = {}, 0
   for number = 1, #items do
     local kind, r = items[number][1], items[number][2]
-    local params = false
+    local params
     if kind <= 3 then
       params_at = params_at + 1
       params = all_params[params_at]
     end
-    answer[at + 1], answer[at + 2], answer[at + 3] = kind, ids[number], packed(r)
-    answer[at + 4], answer[at + 5] = records[number], params
-    at = at + 5
+    local id, row, record = ids[number], packed(r), records[number] or ''
+    -- One text for each lease: a client reads few long texts sooner than many short ones.
+    answer[number] = struct.pack('<Bi4i4i4i4', kind, #id, #row, #record, params and #params or -1)
+      .. id .. row .. record .. (params or '')
   end
   return answer
 end

@@ -2,18 +2,17 @@
 -- use: base lanes notify
 -- keys: records params results rules
 
--- ARGV: now, then for each move: id, key, numbers, record, result. One answer for each: a code, and for a
--- conflict the version and status found.
-local NUMBERS = '<' .. string.rep('i8', 22) .. 'd'
-local FIELDS = 5
+-- ARGV: now, then a text for each move: the lengths of id, key and record, numbers, then id, key, record and
+-- result. One answer for each: a code, and for a conflict the version and status found.
+local LENGTHS, NUMBERS, TEXTS = '<i8i8i8', '<' .. string.rep('i8', 22) .. 'd', 26 * 8
 local DONE, LOST, GONE, HELD, CONFLICT, NO_MONEY = 0, 1, 2, 3, 4, 5
 local SIDES = {'submit', 'query'}
 
 go_on_when_full()
 
 local ids = {}
-for first = 2, #ARGV, FIELDS do
-  ids[#ids + 1] = ARGV[first]
+for number = 2, #ARGV do
+  ids[number - 1] = string.sub(ARGV[number], TEXTS + 1, TEXTS + struct.unpack(LENGTHS, ARGV[number]))
 end
 load(ids)
 
@@ -53,12 +52,16 @@ local function gate_of(names, side)
   return gate, field
 end
 
-for first = 2, #ARGV, FIELDS do
-  local id, key, numbers, record, result = unpack(ARGV, first, first + 4)
+for number = 2, #ARGV do
+  local move = ARGV[number]
+  local id_size, key_size, record_size, at = struct.unpack(LENGTHS, move)
+  local id = ids[number - 1]
+  local key_end = TEXTS + id_size + key_size
+  local key = string.sub(move, TEXTS + id_size + 1, key_end)
   local leased, has_money, want_version, want_status, status, generation, step, delay, job, ghost_for, format,
     has_result, drop_params, side, closes, gate_delay, gate_start, gate_cap, restart, progressed, cancel, claims,
     gate_factor =
-    struct.unpack(NUMBERS, numbers)
+    struct.unpack(NUMBERS, move, at)
   local r = rows[id]
   local code = DONE
   local is_repeat = false
@@ -124,10 +127,10 @@ for first = 2, #ARGV, FIELDS do
     change(r)
     changed[#changed + 1] = id
     records[#records + 1] = id
-    records[#records + 1] = record
+    records[#records + 1] = string.sub(move, key_end + 1, key_end + record_size)
     if has_result == 1 then
       results[#results + 1] = id
-      results[#results + 1] = result
+      results[#results + 1] = string.sub(move, key_end + record_size + 1)
     end
     if drop_params == 1 then
       dropped[#dropped + 1] = id
