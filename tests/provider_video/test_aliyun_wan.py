@@ -7,7 +7,7 @@ import attrs
 import pytest
 from tests.provider_video.vendor_matrix import VendorMatrix
 
-from coatcheck import QueryParams, TaskStatus
+from coatcheck import QueryParams, TaskStatus, Verdict
 from coatcheck.errors import (
     HandlerError,
     JobNotFoundError,
@@ -115,6 +115,14 @@ class TestLive(VendorMatrix):
         live.watch(task, lambda found: found.status is TaskStatus.RUNNING)
         live.house.manager.cancel(task.id)
         assert live.house.wait(task.id, PATIENCE).status is TaskStatus.SUCCEEDED
+
+    def test_live_unknown_is_an_end_when_it_stays(self, live: Live) -> None:
+        """Trap: UNKNOWN is no state to wait in; a single one may be a hiccup, three in a row are none."""
+        lost = live.run("a~end=never,words=UNKNOWN+UNKNOWN+UNKNOWN")
+        assert lost.error is not None
+        assert (lost.status, lost.error.code, lost.verdict) == (TaskStatus.FAILED, "job_lost", Verdict.NOBODY)
+        assert lost.query_count == 3
+        assert live.run("b~polls=5,words=UNKNOWN+UNKNOWN+RUNNING+UNKNOWN").status is TaskStatus.SUCCEEDED
 
     def test_live_the_life_of_a_video_is_noted(self, live: Live) -> None:
         """Whoever reads the task knows until when the video can be fetched."""
@@ -296,9 +304,10 @@ def test_a_refusal_keeps_the_code_of_the_vendor(status: int) -> None:
 
 
 def test_a_task_that_the_vendor_does_not_know_is_not_found() -> None:
-    """Trap: UNKNOWN comes with 200 and is no state to wait in; some times in a row the job is lost."""
-    with pytest.raises(JobNotFoundError):
-        queried(shown("UNKNOWN"))
+    """Trap: UNKNOWN comes with 200; whatever stands beside it, it says nothing else."""
+    for word in ("UNKNOWN", "Unknown "):
+        with pytest.raises(JobNotFoundError):
+            queried(shown(word, video_url="https://oss.example/v.mp4"))
 
 
 def test_a_suspended_job_is_running() -> None:

@@ -391,6 +391,7 @@ def test_what_a_model_was_given_is_not_repeated_in_the_failure() -> None:
         Reply(500, b"<html>nginx</html>"),
         Reply(502, b'{"detail": "bad gateway"}'),
         Reply(504, b'{"error": "timeout"}'),
+        Reply(504, b"late", headers={"X-Fal-Request-Timeout-Type": "gateway"}),
         Reply(404, b'{"detail": "not found"}'),
         Reply(403, b'{"detail": "locked"}'),
         Reply(400, b"no"),

@@ -8,8 +8,8 @@ Facts are from the agents-flex adapter (AF), recorded traffic of dashscope 2.0.2
 - ``X-DashScope-Async: enable`` on the submit only; without it 403 (DOC). ``X-DashScope-WorkSpace`` is
     optional; ``X-DashScope-OssResourceResolve`` goes with ``oss://`` media.
 - An error is a non-empty ``code`` at the top, usually with 4xx, but also with 200 (AF, DOC).
-- Words: AF, SDK, DOC. UNKNOWN with 200 means that the id is not known or older than 24 h: an end, which AF
-    never sees as one.
+- Words: AF, SDK, DOC. UNKNOWN with 200 means that the id is not known or older than 24 h: what others say
+    with 404, and so an end when it stays, which AF never sees as one.
 - Cancel stops a PENDING job only. Task and video live for 24 h. Queries: 20 a second per account, one every
     15 s is recommended (DOC).
 - Usage has the seconds under one of several names, by the model; edited videos count input and output.
@@ -27,7 +27,7 @@ from coatcheck.accounts import part_of
 from coatcheck.errors import ValidationError
 from coatcheck.http import Call, Reply, Trouble, VendorOptions, path
 from coatcheck.http.read import error_of, id_of, members, members_if_any, shortened, text_of, within
-from coatcheck.http.vendor import CANCELED, FAILED, RUNNING, SUBMITTED, SUCCEEDED
+from coatcheck.http.vendor import CANCELED, FAILED, REFUSALS, RUNNING, SUBMITTED, SUCCEEDED
 from coatcheck.model import (
     Account,
     CancelResult,
@@ -52,9 +52,6 @@ REGIONS: Mapping[str, str] = {
 }
 _SIZE = re.compile(r"(\d{1,5})\*(\d{1,5})")
 _PLACES = ("input", "parameters")
-#: Refusals of a submit that have a code to be read.
-_REFUSALS = (400, 403, 404)
-_LATER = (Trouble.BUSY, Trouble.AGAIN, Trouble.UNSURE, Trouble.FINAL_RETRYABLE)
 
 
 @frozen(kw_only=True, eq=False)
@@ -148,13 +145,12 @@ class DashScopeHandler(VideoHandler):
         if not body["parameters"]:
             del body["parameters"]
         body["model"] = self.model(params)
-        return Call("POST", self.submit_path(params), headers=headers, json=body, accept=_REFUSALS)
+        return Call("POST", self.submit_path(params), headers=headers, json=body, accept=REFUSALS)
 
     def read_submitted(self, reply: Reply, request: VideoRequest) -> VideoJob:
         """Read the reply to the submit."""
         if not reply.is_success:
-            code, message = error_of(members_if_any(reply))
-            return self.judge(code or f"http_{reply.status}", message or reply.excerpt, creating=True)
+            return self.refused(reply)
         body = members(reply)
         output = body.get("output")
         if body.get("code"):
@@ -179,7 +175,7 @@ class DashScopeHandler(VideoHandler):
         word = within(output, "task_status")
         is_unknown = isinstance(word, str) and word.strip().upper() == "UNKNOWN"
         if is_unknown:
-            # After some times in a row the job counts as lost: it is older than 24 h, or was never there.
+            # An end when it stays: after three in a row the job counts as lost, be it too old or never there.
             return self.judge("UNKNOWN", "the vendor does not know the task", creating=False)
         if body.get("code") and (word is None or self.status_of(word) is not FAILED):
             return self.judge(*error_of(body), creating=False)
@@ -192,7 +188,7 @@ class DashScopeHandler(VideoHandler):
             word=str(word),
             code=code or "failed",
             message=shortened(message),
-            retryable=code is not None and self.trouble_of(code) in _LATER,
+            retryable=code is not None and self.is_retryable(code),
             videos=_videos(output, usage) if status is SUCCEEDED else (),
             usage=_usage(usage),
             metadata=_facts(body),

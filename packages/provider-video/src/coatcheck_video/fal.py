@@ -211,7 +211,7 @@ class FalHandler(HostedHandler):
             )
             return self.answer(job)
         code, message = _error(reply)
-        is_late = reply.status == 504 and reply.header("x-fal-request-timeout-type") is not None
+        is_late = reply.status == 504 and reply.header("x-fal-request-timeout-type") == "user"
         if reply.status == 400 and "in progress" in message.lower():
             return self.answer(VideoJob(status=RUNNING, word=word))
         if not (is_late or "detail" in members_if_any(reply)):

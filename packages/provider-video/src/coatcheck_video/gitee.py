@@ -33,7 +33,7 @@ from coatcheck.http.call import Parts
 from coatcheck.http.form import form_parts
 from coatcheck.http.options import number, whole
 from coatcheck.http.read import error_of, id_of, members, members_if_any, shortened, text_of, within
-from coatcheck.http.vendor import CANCELED, FAILED, RUNNING, SUBMITTED, SUCCEEDED
+from coatcheck.http.vendor import CANCELED, FAILED, REFUSALS, RUNNING, SUBMITTED, SUCCEEDED
 from coatcheck.model import CancelResult, QueryContext, QueryParams, SubmitContext, TaskStatus
 from coatcheck.policy import PollPolicy
 from coatcheck_video.capability import VideoModel
@@ -41,8 +41,6 @@ from coatcheck_video.handler import VideoHandler, VideoJob, videos_of
 from coatcheck_video.model import VideoMode, VideoRequest
 
 _BYTES = "application/octet-stream"
-#: Refusals that have a code to be read.
-_REFUSALS = (400, 403, 404)
 _TEXT = VideoModel(modes=(VideoMode.TEXT,))
 _TEXT_OR_BOTH = VideoModel(modes=(VideoMode.TEXT, VideoMode.OMNI))
 _FIRST = VideoModel(modes=(VideoMode.FIRST_FRAME,))
@@ -156,13 +154,12 @@ class GiteeHandler(VideoHandler):
         elif params.first_frame is not None:
             kind = "image-to-video"
             said["image_url"] = params.first_frame
-        return Call("POST", path("async", "videos", kind), json=said, accept=_REFUSALS)
+        return Call("POST", path("async", "videos", kind), json=said, accept=REFUSALS)
 
     def read_submitted(self, reply: Reply, request: VideoRequest) -> VideoJob:
         """Read the reply to the submit."""
         if not reply.is_success:
-            code, message = error_of(members_if_any(reply))
-            return self.judge(code or f"http_{reply.status}", message or reply.excerpt, creating=True)
+            return self.refused(reply)
         body = members(reply)
         job_id, word = id_of(body, "task_id"), body.get("status")
         if word is not None:
@@ -227,7 +224,7 @@ def _upload(said: Mapping[str, Any], image: str, video: str) -> Call:
         path("async", "videos", "image-video-to-video"),
         multipart=parts,
         timeout=timedelta(seconds=300),
-        accept=_REFUSALS,
+        accept=REFUSALS,
     )
 
 

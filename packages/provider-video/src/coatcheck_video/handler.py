@@ -14,7 +14,7 @@ import attrs
 from attrs import field, frozen
 
 from coatcheck.errors import ValidationError
-from coatcheck.http import Follow, Reply, VendorHandler, VendorJob
+from coatcheck.http import Follow, Reply, VendorHandler, VendorJob, check_callback_url
 from coatcheck.model import QueryResult
 from coatcheck_video.capability import ANYTHING, VideoModel, modes_of
 from coatcheck_video.model import Video, VideoMode, VideoRequest, VideoResponse
@@ -64,6 +64,9 @@ class VideoHandler(VendorHandler[VideoRequest, VideoJob]):
                 )
         for name, url in params.media_given():
             self.check_url(url, name)
+        calls = self.options(params).get("callback_url")
+        if calls is not None:
+            check_callback_url(calls)
         self.mode(params)
 
     def model(self, request: VideoRequest) -> str | None:

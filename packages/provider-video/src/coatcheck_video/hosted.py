@@ -11,7 +11,7 @@ import attrs
 from attrs import field, frozen
 
 from coatcheck.errors import UnknownNameError, ValidationError
-from coatcheck.http import VendorOptions, check_callback_url
+from coatcheck.http import VendorOptions
 from coatcheck.http.options import text
 from coatcheck_video.handler import VideoHandler
 from coatcheck_video.model import VideoRequest
@@ -63,9 +63,6 @@ class HostedHandler(VideoHandler):
     def validate(self, params: VideoRequest) -> None:
         """Refuse what the vendor could not be told; see ``VideoHandler.validate``."""
         super().validate(params)
-        url = self.options(params).get("callback_url")
-        if url is not None:
-            check_callback_url(url)
         self.input_of(params)
 
     def input_of(self, request: VideoRequest) -> dict[str, Any]:

@@ -40,7 +40,6 @@ from coatcheck.http import (
     Trouble,
     VendorOptions,
     callback_url,
-    check_callback_url,
     path,
 )
 from coatcheck.http.options import choice, number, switch, text
@@ -199,8 +198,6 @@ class KlingHandler(VideoHandler):
                 raise ValidationError(
                     f"{name} says something about a source_video, found none; leave it out", name
                 )
-        if "callback_url" in options:
-            check_callback_url(options["callback_url"])
 
     def capability(self, request: VideoRequest) -> VideoModel:
         """Return what the model takes on the path that the request goes to."""

@@ -40,12 +40,11 @@ from coatcheck.http import (
     Trouble,
     VendorOptions,
     callback_url,
-    check_callback_url,
     path,
 )
 from coatcheck.http.options import choice, switch, text, whole
 from coatcheck.http.read import error_of, id_of, members, members_if_any, text_of, within
-from coatcheck.http.vendor import CANCELED, FAILED, RUNNING, SUBMITTED, SUCCEEDED
+from coatcheck.http.vendor import CANCELED, FAILED, REFUSALS, RUNNING, SUBMITTED, SUCCEEDED
 from coatcheck.model import CancelResult, QueryContext, QueryParams, SubmitContext, TaskStatus
 from coatcheck.policy import PollPolicy
 from coatcheck_video.capability import VideoModel
@@ -62,9 +61,6 @@ LIFE = timedelta(hours=24)
 _BYTEPLUS = ".bytepluses.com"
 _TASKS = "/contents/generations/tasks"
 _VERSION = re.compile(r"seedance-(\d+)-")
-#: Refusals that have a code to be read.
-_REFUSALS = (400, 403, 404)
-_LATER = (Trouble.BUSY, Trouble.AGAIN, Trouble.UNSURE, Trouble.FINAL_RETRYABLE)
 _FACTS = (
     "model", "created_at", "updated_at", "seed", "resolution", "ratio", "duration", "frames",
     "framespersecond", "generate_audio", "service_tier", "output_format", "draft", "draft_task_id",
@@ -216,8 +212,6 @@ class VolcengineHandler(VideoHandler):
                 f"frames must be 25 + 4n, in place of a duration; found {frames} and {params.duration} s",
                 "frames",
             )
-        if "callback_url" in options:
-            check_callback_url(options["callback_url"])
 
     def submit_call(self, params: VideoRequest, context: SubmitContext) -> Call:
         """Describe the submit."""
@@ -235,13 +229,12 @@ class VolcengineHandler(VideoHandler):
             generate_audio=self._sound(params),
             callback_url=callback_url(options.get("callback_url"), self.key, context.task_id),
         )
-        return Call("POST", _TASKS, json=body, accept=_REFUSALS)
+        return Call("POST", _TASKS, json=body, accept=REFUSALS)
 
     def read_submitted(self, reply: Reply, request: VideoRequest) -> VideoJob:
         """Read the reply to the submit, which has an id and no status."""
         if not reply.is_success:
-            code, message = error_of(members_if_any(reply))
-            return self.judge(code or f"http_{reply.status}", message or reply.excerpt, creating=True)
+            return self.refused(reply)
         body = members(reply)
         job_id = id_of(body, "id")
         if job_id is None and body.get("error"):
@@ -267,7 +260,7 @@ class VolcengineHandler(VideoHandler):
             word=str(word),
             code=code,
             message=message,
-            retryable=self.trouble_of(code) in _LATER,
+            retryable=self.is_retryable(code),
             videos=_videos(body.get("content"), seconds),
             usage=counted(token=_tokens(body.get("usage")), second=seconds),
             expires_after=life_left(LIFE, body.get("updated_at"), reply),
@@ -286,7 +279,7 @@ class VolcengineHandler(VideoHandler):
         status = self.status_of(word)
         if status is SUBMITTED:
             # The one follow-up that changes something: it may be repeated, since it is preceded by a look.
-            call = Call("DELETE", _TASKS + path(params.external_task_id), accept=(*_REFUSALS, 409))
+            call = Call("DELETE", _TASKS + path(params.external_task_id), accept=(*REFUSALS, 409))
             return Follow(call, self._read_deleted)
         if status is RUNNING:
             return CancelResult.refused(f"only a waiting job is stopped, and this one is {word}")

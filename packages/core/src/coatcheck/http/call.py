@@ -247,9 +247,9 @@ class Follow:
     """One more reading call in the same step: a second fetch, the next page, the file of a result.
 
     Args:
-        call: the call; it must not create or change anything at the vendor. A cancel alone may look at the job
-            first and then follow with the call that stops it. ``plain=True`` for a link that may lead to
-            another host.
+        call: the call; it must not create or change anything at the vendor. A cancel alone may look at the
+            job first and then follow with the call that stops it. ``plain=True`` for a link that may lead
+            to another host.
         read: reads its reply into what the step's own reader may return, or into a further ``Follow``; the
             result counts only when all were read.
     """

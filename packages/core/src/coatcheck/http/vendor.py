@@ -31,7 +31,7 @@ from coatcheck.errors import (
 from coatcheck.http.call import Call, Follow, Reply
 from coatcheck.http.handler import HttpHandler
 from coatcheck.http.options import VendorOptions
-from coatcheck.http.read import shortened
+from coatcheck.http.read import error_of, members_if_any, shortened
 from coatcheck.http.table import ACCOUNT_REFUSED
 from coatcheck.model import (
     EMPTY,
@@ -56,6 +56,9 @@ SUCCEEDED = TaskStatus.SUCCEEDED
 FAILED = TaskStatus.FAILED
 CANCELED = TaskStatus.CANCELED
 
+#: Statuses of a refused submit that say in their body what is wrong, at many vendors.
+REFUSALS = (400, 403, 404)
+
 #: A vendor that makes up words is not allowed to fill the memory.
 _WARNED_CAP = 1000
 _warned: set[tuple[str, str]] = set()
@@ -79,6 +82,10 @@ class Trouble(Enum):
     FINAL = "final"
     #: The same, but a new job may go well.
     FINAL_RETRYABLE = "final_retryable"
+
+
+#: Troubles that pass, so that a job which failed for one may go well another time.
+_LATER = frozenset({Trouble.BUSY, Trouble.AGAIN, Trouble.UNSURE, Trouble.FINAL_RETRYABLE})
 
 
 class VendorRequest(Protocol):
@@ -372,6 +379,18 @@ class VendorHandler(HttpHandler[Q], Generic[Q, J]):
                     retryable=trouble is Trouble.FINAL_RETRYABLE,
                 )
         raise VendorError(text, code=name)
+
+    def refused(self, reply: Reply) -> J:
+        """Raise or return what the refusal of a submit means, by the code in its body: see ``judge``.
+
+        For submits that ``accept`` the ``REFUSALS`` of a vendor that says why.
+        """
+        code, message = error_of(members_if_any(reply))
+        return self.judge(code or f"http_{reply.status}", message or reply.excerpt, creating=True)
+
+    def is_retryable(self, code: str) -> bool:
+        """Whether another job may go well where one failed with this code."""
+        return self.trouble_of(code) in _LATER
 
     # The common course.
 
