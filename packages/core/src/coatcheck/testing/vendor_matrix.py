@@ -23,7 +23,7 @@ from coatcheck import TaskStatus
 from coatcheck.embedded import Local
 from coatcheck.errors import SubmitUnknownError, TaskFailedError
 from coatcheck.http import VendorHandler
-from coatcheck.model import Task
+from coatcheck.model import Phase, Task, Verdict
 from coatcheck.policy import PollPolicy
 from coatcheck.sandbox import Mounts, Server, VendorSandbox
 from coatcheck.worker import WorkerSettings
@@ -161,7 +161,7 @@ class VendorMatrix:
         assert str(caught.value).strip()
 
     @pytest.mark.parametrize("call", ["submit", "query"])
-    @pytest.mark.parametrize("fault", ["429:0.3", "429"])
+    @pytest.mark.parametrize("fault", ["429:0.15", "429"])
     def test_live_a_throttle_delays_and_loses_nothing(self, live: Live, call: str, fault: str) -> None:
         """With a delay or without, the call is made again and the job exists once."""
         task = live.run(f"a~on_{call}={fault}+{fault}")
@@ -171,13 +171,23 @@ class VendorMatrix:
         assert task.consecutive_errors == 0
         if ":" in fault:
             assert task.finished_at is not None
-            assert task.finished_at - task.created_at >= timedelta(seconds=0.6)
+            assert task.finished_at - task.created_at >= timedelta(seconds=0.3)
 
     def test_live_a_vendor_without_room_is_asked_again(self, live: Live) -> None:
         """In whatever way this vendor says that it is full, no task fails for it."""
         task = live.run("a~on_submit=busy+busy")
         assert task.status is TaskStatus.SUCCEEDED
         assert len(live.sandbox.jobs) == 1
+
+    @pytest.mark.parametrize("status", [400, 404])
+    def test_live_a_refusal_ends_the_task_and_is_not_repeated(self, live: Live, status: int) -> None:
+        """What the vendor refused for certain it refuses again, and no job exists."""
+        task = live.run(f"a~on_submit={status}+{status}")
+        assert task.error is not None
+        assert (task.status, task.verdict) == (TaskStatus.FAILED, Verdict.VENDOR)
+        assert (task.error.phase, task.submit_attempts) == (Phase.SUBMIT, 1)
+        assert live.sandbox.counts["submit"] == 1
+        assert not live.sandbox.jobs
 
     @pytest.mark.parametrize("fault", ["html", "truncate", "500", "reset", "garbage", "empty"])
     def test_live_a_query_that_is_no_answer_is_asked_again(self, live: Live, fault: str) -> None:
