@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from coatcheck.accounts import Accounts
+from coatcheck.accounts import Accounts, key_of, part_of
 from coatcheck.errors import ConfigError, UnknownNameError
+from coatcheck.model import Account
 
 
 def test_secret_is_read_from_the_variable_that_the_table_names() -> None:
@@ -195,3 +196,18 @@ def test_names_that_no_task_could_carry_are_refused(make: Callable[[], Accounts]
     """An account's name obeys the rule of every other name."""
     with pytest.raises(ConfigError, match="name must be"):
         make()
+
+
+def test_a_server_without_a_key_is_one_without_an_account() -> None:
+    """Where an account is there, a missing key is a mistake and not a server that needs none."""
+    assert key_of(Accounts(environ={}).get("server")) is None
+    assert key_of(Accounts(environ={"COATCHECK_ACCOUNT_SERVER": "key-1"}).get("server")) == "key-1"
+    with pytest.raises(UnknownNameError):
+        key_of(Accounts({"server": {"secret": "env:NOT_SET"}}, environ={}).get("server"))
+
+
+def test_a_part_that_an_account_may_lack_is_none_where_it_is_missing_or_blank() -> None:
+    """A blank part is no credential."""
+    assert part_of(Accounts(environ={}).get("pair"), "second") is None
+    assert part_of(Account("pair", lambda _: ""), "second") is None
+    assert part_of(Account("pair", str.upper), "second") == "SECOND"
