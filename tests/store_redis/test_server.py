@@ -4,6 +4,7 @@ import logging
 import os
 import re
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -14,7 +15,8 @@ from typing import Any
 
 import attrs
 import pytest
-from tests.store_redis.conftest import Missing, find_redis6
+import redis
+from tests.store_redis.conftest import Missing, find_redis6, find_redis7
 from tests.store_redis.servers import Proxy, RedisCluster, RedisSentinel, RedisServer
 
 from coatcheck.errors import StoreConfigError, StoreFullError, StoreUnavailableError
@@ -37,6 +39,13 @@ _RIGHTS = re.compile(r"`([~&+][^`]+)`")
 def own_server(missing: Missing, tmp_path: Path) -> Iterator[RedisServer]:
     """A server of this test alone, which may be changed and ended."""
     with RedisServer(find_redis6(missing), tmp_path / "own", "--appendonly", "yes") as server:
+        yield server
+
+
+@pytest.fixture(params=[find_redis6, find_redis7])
+def each_server(request: pytest.FixtureRequest, missing: Missing, tmp_path: Path) -> Iterator[RedisServer]:
+    """A server of this test alone, of the oldest kind and of today's."""
+    with RedisServer(request.param(missing), tmp_path / "each") as server:
         yield server
 
 
@@ -97,6 +106,17 @@ def test_ageing_stays_exact(redis7: RedisServer, namespace: str) -> None:
     """Ranks are numbers that Redis keeps exactly, so the time is bounded."""
     with pytest.raises(StoreConfigError, match="30 days"):
         RedisStore(redis7.url, namespace=namespace, ageing=31 * DAY)
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://{}/0", "redis+cluster://{}", "redis+sentinel://{}/main", "unix:///nowhere/redis.sock"]
+)
+def test_an_address_without_a_server_is_unavailable(url: str) -> None:
+    """Each kind of URL tells a server that is not there from one that is wrong."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        with pytest.raises(StoreUnavailableError, match="does not answer"):
+            RedisStore(url.format(f"127.0.0.1:{taken.getsockname()[1]}"))
 
 
 # What it has to be.
@@ -196,17 +216,17 @@ def test_a_store_shows_no_password(redis7: RedisServer, namespace: str) -> None:
 # When it is full, forgetful or away.
 
 
-def test_a_full_server_stores_nothing_of_a_submit_and_ends_what_it_has(own_server: RedisServer) -> None:
+def test_a_full_server_stores_nothing_of_a_submit_and_ends_what_it_has(each_server: RedisServer) -> None:
     """Out of memory a submit fails whole (F64); tasks that are there end, and a prune makes room."""
-    with closing(RedisStore(own_server.url)) as store:
+    with closing(RedisStore(each_server.url)) as store:
         first = new_task(dedupe_key="k", dedupe_digest=b"1")
         store.add([first])
-        own_server.command("CONFIG", "SET", "maxmemory", 1)
-        before = sorted(own_server.command("KEYS", "*"))
+        each_server.command("CONFIG", "SET", "maxmemory", 1)
+        before = sorted(each_server.command("KEYS", "*"))
         counts = store.stats().by_status
         with pytest.raises(StoreFullError):
             store.add([new_task(dedupe_key=f"k{n}", dedupe_digest=b"1", tenant="t") for n in range(10)])
-        assert sorted(own_server.command("KEYS", "*")) == before
+        assert sorted(each_server.command("KEYS", "*")) == before
         assert store.stats().by_status == counts
         assert len(store.list(Filter()).items) == 1
         (lease,) = claim(store).leases
@@ -216,9 +236,40 @@ def test_a_full_server_stores_nothing_of_a_submit_and_ends_what_it_has(own_serve
         assert answer.outcome == "done"
         assert store.wait_for_change(lease.task_id, 0, PATIENCE) is True
         assert store.prune({TaskStatus.SUCCEEDED: timedelta()}) == 1
-        own_server.command("CONFIG", "SET", "maxmemory", 0)
+        each_server.command("CONFIG", "SET", "maxmemory", 0)
         (added,) = store.add([new_task(dedupe_key="k", dedupe_digest=b"2")])
         assert added.outcome == "created"
+
+
+def test_a_replica_is_unavailable(redis7: RedisServer, own_server: RedisServer, namespace: str) -> None:
+    """After a failover the old master refuses writes: callers wait for the new one, and no task is failed."""
+    with closing(RedisStore(own_server.url, namespace=namespace)) as store:
+        own_server.command("REPLICAOF", "127.0.0.1", redis7.port)
+        with pytest.raises(StoreUnavailableError):
+            store.add([new_task()])
+        own_server.command("REPLICAOF", "NO", "ONE")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "BUSY Redis is busy running a script.",
+        "MISCONF Redis is configured to save RDB snapshots, but is unable to persist to disk.",
+        "NOREPLICAS Not enough good replicas to write.",
+        "Error running script (call to f_1): @user_script:1: -READONLY You can't write against a replica.",
+    ],
+)
+def test_a_server_that_answers_not_now_is_unavailable(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    """What passes by itself is no mistake of the configuration."""
+
+    def refuse(*words: object) -> None:
+        raise redis.ResponseError(said)
+
+    monkeypatch.setattr(store._connection.client(), "execute_command", refuse)
+    with pytest.raises(StoreUnavailableError, match="not answer now"):
+        store.stats()
 
 
 def test_scripts_that_the_server_forgot_are_sent_again(store: RedisStore, redis7: RedisServer) -> None:

@@ -110,7 +110,9 @@ class Address:
         options = self._connection_options()
         if self.kind == "cluster":
             make: Any = ClusterNode
-            return RedisCluster(startup_nodes=[make(host, port) for host, port in self.hosts], **options)
+            nodes = [make(host, port) for host, port in self.hosts]
+            # A namespace needs one slot only, whatever is the matter with the others.
+            return RedisCluster(startup_nodes=nodes, require_full_coverage=False, **options)
         if self.kind == "sentinel":
             same = {name: options[name] for name in options if name not in {"username", "password", "db"}}
             asked = {

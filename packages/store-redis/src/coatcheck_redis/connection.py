@@ -19,11 +19,14 @@ from redis.exceptions import (
     AuthorizationError,
     BusyLoadingError,
     ClusterDownError,
+    MasterDownError,
     NoPermissionError,
     NoScriptError,
     ReadOnlyError,
+    RedisClusterException,
     RedisError,
     ResponseError,
+    TryAgainError,
 )
 from redis.exceptions import ConnectionError as LostError
 from redis.exceptions import TimeoutError as SlowError
@@ -39,20 +42,18 @@ OLDEST = (6, 2)
 SAFE_POLICY = "noeviction"
 #: Errors after which nothing is to be asked of this connection again.
 _REFUSED = (AuthenticationError, AuthorizationError, BusyLoadingError)
-_AWAY = (LostError, SlowError, BusyLoadingError, ClusterDownError, ReadOnlyError)
-#: What a server says that answers, but not now.
-_LATER = (
-    "BUSY",
-    "LOADING",
-    "MASTERDOWN",
-    "NOREPLICAS",
-    "CLUSTERDOWN",
-    "TRYAGAIN",
-    "READONLY",
-    "MISCONF",
-    "UNBLOCKED",
+_AWAY = (
+    LostError,
+    SlowError,
+    BusyLoadingError,
+    ClusterDownError,
+    MasterDownError,
+    ReadOnlyError,
+    TryAgainError,
 )
-_FULL = "OOM command not allowed"
+#: What a server says that answers, but not now; the words of a script's error are not always taken apart.
+_LATER = re.compile(r"\b(BUSY|LOADING|MASTERDOWN|NOREPLICAS|CLUSTERDOWN|TRYAGAIN|READONLY|MISCONF)\b")
+_FULL = "command not allowed when used memory"
 
 #: Clients that a child inherited: never used, never closed, since closing would disturb the parent's.
 _inherited: list[object] = []
@@ -238,7 +239,7 @@ class Connection:
             yield
         except RedisError as error:
             raise self._meaning(error) from error
-        except OSError as error:
+        except (OSError, RedisClusterException) as error:
             raise StoreUnavailableError(f"{self.address.label} does not answer: {error}") from error
 
     def _meaning(self, error: RedisError) -> CoatcheckError:
@@ -255,7 +256,7 @@ class Connection:
             )
         if isinstance(error, _AWAY):
             return StoreUnavailableError(f"{label} does not answer: {text}")
-        if any(word in text for word in _LATER):
+        if _LATER.search(text):
             return StoreUnavailableError(f"{label} does not answer now: {text}")
         if isinstance(error, ResponseError):
             return StoreConfigError(f"{label} refuses a command that the store needs: {text}", label)

@@ -29,7 +29,7 @@ end
 local handlers, skipped, rooms, only = read_list(), read_list(), read_list(), read_list()
 
 -- How many urgent rows one claim looks at, and how many lanes it may block, before it says "come back at once".
-local URGENT, PATIENCE = 256, 1000
+local URGENT, PATIENCE = 256, 500
 -- How many resources one claim wakes lanes of, and how many lanes, at a time.
 local WAKES, MOST_WOKEN = 64, 1000
 -- When a suspect that nothing but a commit or a person can free is looked at again.
