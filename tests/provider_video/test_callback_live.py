@@ -107,6 +107,9 @@ def test_live_callback_ends_a_task_that_nobody_would_have_asked_about(stage: Sta
     assert stage.sandbox.counts["submit"] == 1
     assert stage.application.taken
     assert {request.path for request in stage.application.taken} == {f"/calls/{task.id}"}
+    assert stage.application.refused == []
+    # Nobody looked by himself: each query follows a callback.
+    assert 1 <= task.query_count <= len(stage.application.taken)
 
 
 def test_live_forged_callback_changes_nothing(stage: Stage) -> None:

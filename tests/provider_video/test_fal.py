@@ -1,12 +1,10 @@
 """``video:fal``: the contract, the three addresses of a job, the vendor's traps, and its life, live."""
 
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
-from tests.provider_video.called import called_back
 from tests.provider_video.vendor_matrix import VendorMatrix
 
 from coatcheck import QueryParams, TaskStatus, codec
@@ -26,7 +24,7 @@ from coatcheck.sandbox import Request
 from coatcheck.testing.contexts import NOW, query_context, submit_context
 from coatcheck.testing.handler_contract import HandlerContract, RecordedCallback, Recordings
 from coatcheck.testing.transport import ScriptedTransport, reply
-from coatcheck.testing.vendor_matrix import PATIENCE, SECRET, Live
+from coatcheck.testing.vendor_matrix import PATIENCE, Live
 from coatcheck_video.callbacks.fal import FalSigner
 from coatcheck_video.fal import FalHandler, FalOptions
 from coatcheck_video.model import VideoRequest, VideoResponse
@@ -132,16 +130,6 @@ class TestLive(VendorMatrix):
         live.watch(task, lambda found: found.status is TaskStatus.RUNNING)
         live.house.manager.cancel(task.id)
         assert live.house.wait(task.id, PATIENCE).status is TaskStatus.SUCCEEDED
-
-    def test_live_a_callback_ends_the_wait(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The job is looked at because the vendor called; the keys for that are fetched from the vendor."""
-        with called_back(tmp_path, FalHandler, FalSandbox(), {"secret": SECRET}) as (house, application, url):
-            handler: Any = house.registry.handler("video:fal").handler
-            monkeypatch.setenv("COATCHECK_VIDEO_FAL_JWKS_URL", f"{handler.base_url}/.well-known/jwks.json")
-            request = attrs.evolve(self.request_for("a~seconds=0.2", ""), options={"callback_url": url})
-            task = house.wait(house.submit(request).id, PATIENCE)
-            assert (task.status, task.query_count) == (TaskStatus.SUCCEEDED, 1)
-            assert application.refused == []
 
 
 def call_of(request: VideoRequest) -> Call:

@@ -2,12 +2,10 @@
 
 import base64
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
-from tests.provider_video.called import called_back
 from tests.provider_video.vendor_matrix import VendorMatrix
 
 from coatcheck import QueryParams, TaskStatus, codec
@@ -26,11 +24,11 @@ from coatcheck.sandbox import Request
 from coatcheck.testing.contexts import NOW, query_context, submit_context
 from coatcheck.testing.handler_contract import HandlerContract, RecordedCallback, Recordings
 from coatcheck.testing.transport import ScriptedTransport, reply
-from coatcheck.testing.vendor_matrix import PATIENCE, SECRET, Live
+from coatcheck.testing.vendor_matrix import Live
 from coatcheck_video.callbacks.replicate import sign
 from coatcheck_video.model import VideoRequest, VideoResponse
 from coatcheck_video.replicate import ReplicateHandler, ReplicateOptions
-from coatcheck_video.sandbox.replicate import SIGNING_SECRET, ReplicateSandbox
+from coatcheck_video.sandbox.replicate import ReplicateSandbox
 
 HOME = "https://api.replicate.com"
 MODEL = "acme/dream-1.5"
@@ -130,15 +128,6 @@ class TestLive(VendorMatrix):
         live.sandbox.remove()  # type: ignore[attr-defined]  # it is a ReplicateSandbox
         found = manager.refresh_result(task.id)
         assert (found.status, found.result_gone, found.result) == (TaskStatus.SUCCEEDED, True, task.result)
-
-    def test_live_a_callback_ends_the_wait(self, tmp_path: Path) -> None:
-        """The job is looked at because the vendor called, long before its time."""
-        parts = {"secret": SECRET, "webhook_secret": SIGNING_SECRET}
-        with called_back(tmp_path, ReplicateHandler, ReplicateSandbox(), parts) as (house, application, url):
-            request = attrs.evolve(self.request_for("a~seconds=0.2", ""), options={"callback_url": url})
-            task = house.wait(house.submit(request).id, PATIENCE)
-            assert (task.status, task.query_count) == (TaskStatus.SUCCEEDED, 1)
-            assert application.refused == []
 
 
 def call_of(request: VideoRequest) -> Call:
