@@ -32,6 +32,13 @@ PROMPTS = (
     "steam rises from a cup of tea by a window",
     "a kite above a field of barley",
 )
+#: What a vendor is told beside a prompt: nothing, where that is enough for its default model; or a model,
+#: where it has those of many makers; or what its default model must know.
+DETAILS: Sequence[Mapping[str, Any]] = (
+    {},
+    {"model": "maker/model"},
+    {"aspect_ratio": "1280:720", "duration": 5},
+)
 #: Real vendors take minutes and are asked every few seconds.
 PACE = PollPolicy(first=timedelta(seconds=0.3), start=timedelta(seconds=0.4), cap=timedelta(seconds=0.4))
 
@@ -72,29 +79,38 @@ def run(*, is_json: bool) -> None:
 
 def _vendors(registry: Registry, stack: ExitStack) -> tuple[list[Scene], Mapping[str, str]]:
     """Serve the vendors until the stack is closed, and return what each is to make and all their keys."""
-    handlers: dict[str, VideoHandler] = {}
+    found: dict[str, tuple[VideoHandler, VideoRequest]] = {}
     for resolved in registry.handlers_for(VideoRequest):
         handler = resolved.handler
         if isinstance(handler, VideoHandler) and handler.key in registry.names("sandbox"):
-            # Some vendors want to know more than a prompt.
-            with suppress(RequestError):
-                handler.validate(VideoRequest(prompt=PROMPTS[0]))
-                handlers[handler.key] = handler
+            request = _request(handler, PROMPTS[len(found) % len(PROMPTS)])
+            if request is not None:
+                found[handler.key] = (handler, request)
     sandboxes: dict[str, VendorSandbox] = {}
-    for number, key in enumerate(handlers):
+    for number, key in enumerate(found):
         # Each takes a little longer than the one before, so that there is something to see.
         sandboxes[key] = registry.sandbox(key, script=Script(queued=1, polls=3 + 2 * number))
         stack.callback(sandboxes[key].close)
     server = stack.enter_context(Server(Mounts(sandboxes)))
     scenes: list[Scene] = []
     environment: dict[str, str] = {}
-    for number, (key, handler) in enumerate(handlers.items()):
+    for key, (handler, request) in found.items():
         here = sandboxes[key].environment(Mounts.url(server.url, key))
         rehearsing = handler.at(here[f"COATCHECK_{key.upper().replace(':', '_').replace('-', '_')}_URL"])
         rehearsing.poll = PACE
-        scenes.append(Scene(rehearsing, VideoRequest(prompt=PROMPTS[number % len(PROMPTS)])))
+        scenes.append(Scene(rehearsing, request))
         environment.update(here)
     return scenes, environment
+
+
+def _request(handler: VideoHandler, prompt: str) -> VideoRequest | None:
+    """Return a request that a vendor takes, or ``None`` where it wants to know more."""
+    for details in DETAILS:
+        request = VideoRequest(prompt=prompt, **details)
+        with suppress(RequestError):
+            handler.validate(request)
+            return request
+    return None
 
 
 def _work(
