@@ -2,8 +2,8 @@
 
 Run ``nox -s bench -- store_redis`` (or this file). Everything shares one server and one run, in turns:
 
-- pairs of claim and commit a second: ours in batches of 100; a bare loop of two scripts, one that claims 100 by
-  due time and one that writes them back, without limits, turns, fences or checks; and the shape that this
+- pairs of claim and commit a second: ours in batches of 100; a bare loop of two scripts, one that claims 100
+  by due time and one that writes them back, without limits, turns, fences or checks; and the shape that this
   project's ancestor has, whose eight threads list candidates and need four calls for each task;
 - a claim of 100 while 1,000,000 tasks wait in 10,000 lanes of which 9,000 are blocked, beside one with 10,000
   tasks in 1,000 open lanes;
