@@ -440,6 +440,20 @@ def test_waiting_ends_when_the_server_goes(own_server: RedisServer) -> None:
         assert [type(item) for item in found] == [StoreUnavailableError]
 
 
+def test_a_server_that_lost_its_last_writes_wakes_the_waiting(own_server: RedisServer) -> None:
+    """A crash may take back what was counted; who waits for a higher count would sleep through news."""
+    with closing(RedisStore(own_server.url, namespace="lost")) as store:
+        for _ in range(3):
+            store.add([new_task(handler_key="another")])
+        mark = claim(store).mark
+        threads, found = _wait_in_threads(lambda: store.wait_for_work(mark, PATIENCE))
+        _until(lambda: store._listener._session is not None and store._listener._session.is_ready)
+        own_server.command("HSET", "coatcheck:{lost}:meta", "work", 1)
+        own_server.cut()
+        threads[0].join(60)
+        assert found == [True]
+
+
 def test_closing_ends_all_waits(redis7: RedisServer, namespace: str) -> None:
     """Nobody is left behind in a store that is closed."""
     store = RedisStore(redis7.url, namespace=namespace)

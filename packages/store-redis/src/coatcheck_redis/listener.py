@@ -30,6 +30,8 @@ class _Session:
         self.condition = threading.Condition()
         #: How often there was work, as far as it is known.
         self.mark = 0
+        #: The same at its start.
+        self.first_mark = 0
         self.is_ready = False
         self.error: Exception | None = None
         self.watched: dict[str, set[threading.Event]] = {}
@@ -76,10 +78,14 @@ class Listener:
     def wait_for_work(self, mark: int, timeout: float) -> bool:
         """Block until there was work more often than ``mark``, or until the time is over."""
         end = time.monotonic() + timeout
+        known = self._session
         while True:
             session = self._ready(end)
             if session is None:
                 return False
+            if session is not known and session.first_mark < mark:
+                # The server has lost its last writes: what is counted now was not seen by anybody.
+                return True
             with session.condition:
                 session.condition.wait_for(
                     lambda: session.mark > mark or session.is_over,  # noqa: B023  # waited for here
@@ -171,7 +177,8 @@ class Listener:
                     if message["type"] == "subscribe":
                         mark = self._connection.run("mark", [""])
                         with session.condition:
-                            session.mark, session.is_ready = max(mark, session.mark), True
+                            session.first_mark, session.is_ready = mark, True
+                            session.mark = max(mark, session.mark)
                             session.condition.notify_all()
                     elif message["type"] == "message":
                         session.hear(message["data"])

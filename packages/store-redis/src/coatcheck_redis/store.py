@@ -207,7 +207,7 @@ class RedisStore:
         only: Sequence[str] | None = None,
     ) -> Batch:
         """Lease what is due; see ``Store.claim``."""
-        names, skipped = sorted(handlers), sorted(skip)
+        names, skipped = sorted({*handlers}), sorted({*skip})
         # Who looks at one task now is no worker that others may wait for.
         able = names if only is None else []
         rooms = [part for provider in room.per_provider.items() for part in provider]
