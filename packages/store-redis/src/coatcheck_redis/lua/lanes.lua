@@ -3,7 +3,7 @@
 -- A lane is in one place: ready, or blocked by one resource; an empty one is deleted. A wake is pending for a
 -- resource as long as it may have room while a lane is blocked on it. Lanes of first submits are kept by band
 -- (handler, first order) and tenant, and each such group has one entry in the line of its handler, so that a
--- tenant's turn moves one entry however many lanes the tenant has.
+-- tenant's turn moves one entry however many lanes the tenant has. Lanes of other steps are of all tenants.
 -- use: base
 -- keys: lanes ready turns active blocked wakes
 
@@ -60,7 +60,12 @@ local function lane_of(number)
 end
 
 local function lane_number(side, r)
-  local name = side .. '\31' .. r[NAMES] .. '\31' .. string.format('%d', r[FORMAT])
+  local names = r[NAMES]
+  if side ~= SUBMIT then
+    -- After the first submit nothing depends on the tenant any more: one lane serves all.
+    names = string.sub(names, 1, -1 - #parts(names)[4])
+  end
+  local name = side .. '\31' .. names .. '\31' .. string.format('%d', r[FORMAT])
   local number = lane_numbers[name]
   if not number then
     number = tonumber(redis.call('HGET', K.lanes, 'n' .. name))
