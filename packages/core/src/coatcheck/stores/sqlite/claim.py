@@ -443,19 +443,18 @@ class Claim:
                 self.lanes.block(lane.id, refused)
                 continue
             taken += self._take_from(lane, places - taken, heap)
-            if self._peek(lane, places - taken, len(heap) + 1):
+            # One row is enough to see that the lane has to wait for a resource.
+            if self._peek(lane, min(places - taken, max(1, self._room_in(lane))), len(heap) + 1):
                 heapq.heappush(heap, (self._key(lane), -1, lane))
         return taken
 
     def _take_from(self, lane: _Lane, places: int, heap: list[_Entry]) -> int:
         """Take rows from the best lane as long as it stays the best and nothing refuses."""
         rival = heap[0][0] if heap else None
-        room = self._provider_room(lane.provider)
-        for resource in lane.resources:
-            room = min(room, resource.room)
+        places = min(places, self._room_in(lane))
         taken = calls = 0
         while taken < places and (lane.rows or self._peek(lane, places - taken, len(heap) + 1)):
-            if taken and (calls >= room or (rival is not None and self._key(lane) > rival)):
+            if taken and rival is not None and self._key(lane) > rival:
                 break
             row = lane.rows.pop()
             taken += 1
@@ -510,6 +509,11 @@ class Claim:
             rows.reverse()
             lane.rows = rows
         return bool(lane.rows)
+
+    def _room_in(self, lane: _Lane) -> int:
+        """Return how many calls the lane's provider and resources have room for."""
+        room = self._provider_room(lane.provider)
+        return min([room, *(resource.room for resource in lane.resources)])
 
     def _provider_room(self, provider: str) -> int:
         return self._room.of(provider) - self._used.get(provider, 0)
