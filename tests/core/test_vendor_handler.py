@@ -49,6 +49,7 @@ class WorkJob(VendorJob):
 
     text: str | None = None
     link: str | None = None
+    usage: Mapping[str, int] = field(factory=dict)
 
 
 class Plain(VendorHandler[Work, WorkJob]):
@@ -99,6 +100,7 @@ class Plain(VendorHandler[Work, WorkJob]):
             expires_after=None if "life" not in body else timedelta(seconds=body["life"]),
             text=body.get("text"),
             link=body.get("link"),
+            usage={"coin": body["cost"]} if "cost" in body else {},
         )
 
 
@@ -328,11 +330,15 @@ def test_our_own_fields_win_over_extras() -> None:
 
 
 def test_a_failure_keeps_the_words_of_the_vendor() -> None:
-    """On the submit as on the query; a failure without words gets some."""
-    failed = submit(Plain(), reply({"word": "bad", "code": "E7", "why": "too dark"})).error
-    assert (failed.code, failed.message) == ("E7", "too dark")
-    found, _ = query(Plain(), QueryParams("j"), reply({"word": "bad"}))
-    assert (found.error.code, found.error.message) == ("failed", "the vendor says that the job failed")
+    """On the submit as on the query, with what it counts; a failure without words gets some."""
+    for body, code, message in (
+        ({"word": "bad", "code": "E7", "why": "too dark", "cost": 3}, "E7", "too dark"),
+        ({"word": "bad", "cost": 3}, "failed", "the vendor says that the job failed"),
+    ):
+        found, _ = query(Plain(), QueryParams("j"), reply(body))
+        for result in (submit(Plain(), reply(body)), found):
+            assert (result.status, result.usage, result.provider_status) == (FAILED, {"coin": 3}, "bad")
+            assert (result.error.code, result.error.message) == (code, message)
 
 
 def test_a_result_that_is_there_at_once_ends_the_submit_and_one_behind_a_link_does_not() -> None:

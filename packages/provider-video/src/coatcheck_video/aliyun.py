@@ -10,8 +10,8 @@ Facts are from the agents-flex adapter (AF), recorded traffic of dashscope 2.0.2
 - An error is a non-empty ``code`` at the top, usually with 4xx, but also with 200 (AF, DOC).
 - Words: AF, SDK, DOC. UNKNOWN with 200 means that the id is not known or older than 24 h: what others say
     with 404, and so an end when it stays, which AF never sees as one.
-- Cancel stops a PENDING job only. Task and video live for 24 h. Queries: 20 a second per account, one every
-    15 s is recommended (DOC).
+- Cancel stops a PENDING job only. Job and video are kept for 24 h. Queries: 20 a second per account, one
+    every 15 s is recommended (DOC).
 - Usage has the seconds under one of several names, by the model; edited videos count input and output.
 - No idempotency key. Times carry no zone (?).
 """

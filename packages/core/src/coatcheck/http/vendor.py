@@ -37,8 +37,6 @@ from coatcheck.model import (
     EMPTY,
     Account,
     CancelResult,
-    Failure,
-    Phase,
     QueryContext,
     QueryParams,
     QueryResult,
@@ -62,6 +60,7 @@ REFUSALS = (400, 403, 404)
 #: A vendor that makes up words is not allowed to fill the memory.
 _WARNED_CAP = 1000
 _warned: set[tuple[str, str]] = set()
+_NO_WORDS = "the vendor says that the job failed"
 _warned_lock = threading.Lock()
 
 
@@ -399,9 +398,11 @@ class VendorHandler(HttpHandler[Q], Generic[Q, J]):
         job = self.read_submitted(reply, params)
         self._heed(job, context.account)
         if job.status is FAILED:
-            return SubmitResult(
-                status=FAILED,
-                error=Failure(job.code, job.message, Phase.SUBMIT, job.retryable),
+            return SubmitResult.failed(
+                job.code or "failed",
+                job.message or _NO_WORDS,
+                retryable=job.retryable,
+                usage=dict(job.usage) or None,
                 provider_status=job.word,
             )
         if job.status is SUCCEEDED:
@@ -434,7 +435,7 @@ class VendorHandler(HttpHandler[Q], Generic[Q, J]):
             case TaskStatus.FAILED:
                 return QueryResult.failed(
                     job.code or "failed",
-                    job.message or "the vendor says that the job failed",
+                    job.message or _NO_WORDS,
                     job.retryable,
                     provider_status=job.word,
                     usage=dict(job.usage) or None,
