@@ -700,13 +700,13 @@ local function run_only()
 end
 
 local function write_leases()
-  local untill = now + lease
+  local ends_at = now + lease
   local half = math.floor(lease / 2)
   for number = 1, #taken do
     local kind, r = taken[number][1], taken[number][2]
     leave(r)
     r[TOKEN] = token .. string.format('%x', number - 1)
-    r[UNTIL], r[LENGTH], r[REDUE] = untill, lease, 0
+    r[UNTIL], r[LENGTH], r[REDUE] = ends_at, lease, 0
     if kind == KIND_SUBMIT then
       r[STATUS], r[JOB] = SUBMITTING, JOB_LIVE
       r[CLAIMS] = r[CLAIMS] + 1
@@ -714,7 +714,7 @@ local function write_leases()
       r[CLAIMS] = r[CLAIMS] + 1
     end
     -- A worker that is only slow gets half a lease more before its submit counts as lost.
-    r[HOLD] = r[STATUS] == SUBMITTING and untill + half or untill
+    r[HOLD] = r[STATUS] == SUBMITTING and ends_at + half or ends_at
     if r[LOOK] >= 0 and r[LOOK] <= now then
       r[LOOK] = r[HOLD]
     end

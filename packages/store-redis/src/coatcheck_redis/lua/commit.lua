@@ -41,10 +41,10 @@ local function gate_of(names, side)
   local field = 'g' .. key_of(names[2], names[3], SIDES[side])
   local gate = gates[field]
   if not gate then
-    gate = {untill = 0, streak = 0}
+    gate = {ends_at = 0, streak = 0}
     local value = redis.call('HGET', K.rules, field)
     if value then
-      gate.untill, gate.streak = struct.unpack('<i8i8', value)
+      gate.ends_at, gate.streak = struct.unpack('<i8i8', value)
       gate.is_known = true
     end
     gates[field] = gate
@@ -147,14 +147,14 @@ for number = 2, #ARGV do
     if side > 0 then
       local gate, field = gate_of(names, side)
       if closes == 0 then
-        if gate.is_known and gate.untill <= now then
+        if gate.is_known and gate.ends_at <= now then
           redis.call('HDEL', K.rules, field)
-          gates[field] = {untill = 0, streak = 0}
+          gates[field] = {ends_at = 0, streak = 0}
         end
       else
         -- Answers to calls that were under way when the gate closed are the same closing, not another one in a
         -- row.
-        if gate.untill <= now then
+        if gate.ends_at <= now then
           gate.streak = gate.streak + 1
         end
         local length = gate_delay
@@ -162,8 +162,8 @@ for number = 2, #ARGV do
           local power = math.min(math.max(gate.streak, 1) - 1, 64)
           length = math.min(gate_cap, math.floor(gate_start * gate_factor ^ power))
         end
-        gate.untill, gate.is_known = math.max(gate.untill, now + length), true
-        redis.call('HSET', K.rules, field, struct.pack('<i8i8', gate.untill, gate.streak))
+        gate.ends_at, gate.is_known = math.max(gate.ends_at, now + length), true
+        redis.call('HSET', K.rules, field, struct.pack('<i8i8', gate.ends_at, gate.streak))
         redis.call('HSET', K.meta, 'gates', '1')
       end
     end

@@ -55,9 +55,9 @@ do
   function room_in.gate(found, provider, account, side)
     local value = redis.call('HGET', K.rules, 'g' .. key_of(provider, account, side))
     if value then
-      local untill = struct.unpack('<i8i8', value)
-      if untill > now then
-        found.room, found.next_at = 0, untill
+      local ends_at = struct.unpack('<i8i8', value)
+      if ends_at > now then
+        found.room, found.next_at = 0, ends_at
       end
     end
   end
