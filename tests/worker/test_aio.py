@@ -22,8 +22,10 @@ def test_steps_begin_although_a_handler_keeps_the_loop_busy(build: Build) -> Non
 
     async def spin() -> Any:
         reached.set()
-        while not over.is_set():
+        is_over = False
+        while not is_over:
             await asyncio.sleep(0)
+            is_over = over.is_set()
         return SubmitResult.submitted(QueryParams("job"))
 
     busy.on_submit = lambda _: spin()
