@@ -5,12 +5,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from tests.store_redis.servers import Proxy, RedisServer
 
 from coatcheck.accounts import Accounts
-from coatcheck.errors import StoreUnavailableError
+from coatcheck.errors import StoreFullError, StoreUnavailableError
 from coatcheck.manager import Manager
 from coatcheck.model import Task, TaskStatus
 from coatcheck.registry import Registry
@@ -147,6 +148,38 @@ def test_scripts_that_the_server_forgets_are_sent_again(
         stop.set()
         thread.join(PATIENCE)
     check(tasks, vendor, polls=3)
+
+
+def contents(server: RedisServer) -> dict[bytes, Any]:
+    """Return all that the server holds, key by key."""
+    with server.client() as client:
+        readers = {
+            b"hash": client.hgetall,
+            b"zset": lambda key: client.zrange(key, 0, -1, withscores=True),
+            b"set": client.smembers,
+            b"string": client.get,
+        }
+        return {key: readers[client.type(key)](key) for key in client.scan_iter("*")}
+
+
+def test_a_full_server_refuses_new_tasks_whole_and_finishes_the_old(
+    redis_server: RedisServer, manager: Manager, vendor: LocalVendor
+) -> None:
+    """A refused submit leaves nothing behind; what was accepted before goes on to its end (G1)."""
+    ids = submit(manager)
+    before = contents(redis_server)
+    assert before
+    redis_server.command("CONFIG", "SET", "maxmemory", "1")
+    with pytest.raises(StoreFullError):
+        manager.submit(JobRequest.of("too much"), dedupe_key="key")
+    assert contents(redis_server) == before
+    with working(redis_server.url, vendor):
+        tasks = ends(manager, ids)
+        check(tasks, vendor)
+        redis_server.command("CONFIG", "SET", "maxmemory", "0")
+        late = manager.submit(JobRequest.of("too much"), dedupe_key="key")
+        assert not late.is_replay
+        assert ends(manager, [late.id])[0].status is TaskStatus.SUCCEEDED
 
 
 def test_workers_wait_for_a_server_that_is_away(
