@@ -1,6 +1,7 @@
 """Every code block of the documentation runs."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ RUNNER = Path(__file__).with_name("run_page.py")
 PAGES = sorted([*ROOT.glob("docs/**/*.md"), ROOT / "README.md"])
 #: Pages that read documents on this machine.
 NEED_ENGINE = {"first-task.md", "index.md", "README.md"}
+NEED_REDIS = {"run-on-many-machines.md"}
 
 
 def has_engine() -> bool:
@@ -29,6 +31,9 @@ def test_code_blocks_of_a_page_run(page: Path, tmp_path: Path, missing: object) 
     if page.name in NEED_ENGINE and not has_engine():
         assert callable(missing)
         missing("the OCR engine: pip install 'coatcheck-ocr[local]'")
+    if page.name in NEED_REDIS and shutil.which("redis-server") is None:
+        assert callable(missing)
+        missing("redis-server: apt-get install redis-server")
     # The README's commands run the demo and the gate: in tests of their own, and by whoever reads this.
     only = ["python"] if page.name == "README.md" else []
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COATCHECK_")}
