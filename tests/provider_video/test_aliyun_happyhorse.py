@@ -9,8 +9,9 @@ import attrs
 import pytest
 from tests.provider_video.vendor_matrix import VendorMatrix
 
-from coatcheck import QueryParams
+from coatcheck import Limit, QueryParams, Rate
 from coatcheck.errors import ValidationError
+from coatcheck.model import Side
 from coatcheck.testing.contexts import submit_context
 from coatcheck.testing.handler_contract import HandlerContract, Recordings
 from coatcheck.testing.transport import ScriptedTransport, reply
@@ -166,9 +167,14 @@ def test_what_a_model_does_not_take_is_refused_before_it_is_stored(
     assert caught.value.field == field
 
 
-def test_both_families_share_an_account() -> None:
-    """One key opens both."""
+def test_both_families_share_an_account_and_its_limit() -> None:
+    """One key opens both, and the vendor counts the queries of both together: 20 a second."""
     wan, horse = AliyunWanHandler(), AliyunHappyHorseHandler()
+    assert (
+        wan.default_limits
+        == horse.default_limits
+        == (Limit(account="dashscope", side=Side.QUERY, rate=Rate(20)),)
+    )
     assert (
         (wan.account, wan.account_env)
         == (horse.account, horse.account_env)

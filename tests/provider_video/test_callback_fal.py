@@ -1,12 +1,15 @@
 """Callbacks of fal: signatures by published keys, and how long these are kept."""
 
+import base64
 import builtins
+import hashlib
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import attrs
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coatcheck.errors import CallbackRefusedError, ConfigError, VendorError
 from coatcheck.http import Callback, CallbackNote, Follow
@@ -48,6 +51,21 @@ def known(signer: FalSigner = SIGNER) -> FalKeys:
     keys = FalKeys()
     assert read(keys, signed(signer=signer), signer.jwks()) == NOTE
     return keys
+
+
+def test_signature_is_what_the_sheet_says() -> None:
+    """ED25519 over request id, user id, timestamp and the hex SHA-256 of the raw body, with line feeds."""
+    key = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+    public = base64.urlsafe_b64encode(key.public_key().public_bytes_raw()).decode().rstrip("=")
+    digest = hashlib.sha256(BODY).hexdigest()
+    sent = {
+        "X-Fal-Webhook-Request-Id": "request-1",
+        "X-Fal-Webhook-User-Id": "user-1",
+        "X-Fal-Webhook-Timestamp": "1767323045",
+        "X-Fal-Webhook-Signature": key.sign(f"request-1\nuser-1\n1767323045\n{digest}".encode()).hex(),
+    }
+    jwks = {"keys": [{"kty": "OKP", "crv": "Ed25519", "x": public}]}
+    assert read(FalKeys(), Callback(BODY, sent, received_at=NOW), jwks) == NOTE
 
 
 def test_keys_are_fetched_once_and_kept_for_a_day(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,6 +171,8 @@ def test_a_video_and_an_image_are_sent_as_bytes(changes: dict[str, Any]) -> None
     """Trap: this path takes no URLs; the files are called like their fields, and there is no prompt."""
     options = GiteeOptions(num_frames=49, extra={"stylize": True, "lora": {"name": "x"}})
     call = call_of(VideoRequest(source_video=C, options=options, **changes))
+    # An upload takes its time, and so do the two fetches before it.
+    assert timedelta(seconds=120) < call.timeout < GiteeHandler.call_limit == timedelta(seconds=600)
     assert call.url == f"{HOME}/v1/async/videos/image-video-to-video"
     found: dict[str, Any] = {}
     parts: Any = call.multipart

@@ -8,7 +8,7 @@ import attrs
 import pytest
 from tests.provider_video.vendor_matrix import VendorMatrix
 
-from coatcheck import QueryParams, TaskStatus, codec
+from coatcheck import Limit, QueryParams, Rate, TaskStatus, codec
 from coatcheck.errors import (
     CoatcheckError,
     JobNotFoundError,
@@ -19,7 +19,7 @@ from coatcheck.errors import (
     VendorError,
 )
 from coatcheck.http import Call, Callback, Reply
-from coatcheck.model import CancelResult, QueryResult, SubmitResult
+from coatcheck.model import CancelResult, QueryResult, Side, SubmitResult
 from coatcheck.sandbox import Request
 from coatcheck.testing.contexts import NOW, query_context, submit_context
 from coatcheck.testing.handler_contract import HandlerContract, RecordedCallback, Recordings
@@ -414,6 +414,15 @@ def test_a_name_for_a_field_that_there_is_not_is_refused_with_the_closest() -> N
     """A mistyped field would leave the default name standing."""
     with pytest.raises(UnknownNameError, match="did you mean 'first_frame'"):
         ReplicateHandler().validate(attrs.evolve(REQUEST, options={"names": {"first_fram": "image"}}))
+
+
+def test_the_vendors_rates_are_kept_without_being_set() -> None:
+    """600 submits and 3000 other calls a minute, for each account."""
+    minute = timedelta(minutes=1)
+    assert ReplicateHandler.default_limits == (
+        Limit(account="replicate", side=Side.SUBMIT, rate=Rate(600, minute)),
+        Limit(account="replicate", side=Side.QUERY, rate=Rate(3000, minute)),
+    )
 
 
 def test_a_house_may_have_a_default_model() -> None:
