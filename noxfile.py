@@ -23,6 +23,16 @@ CURRENT = f"{sys.version_info.major}.{sys.version_info.minor}"
 SUPPORTED = ("3.11", "3.12", "3.13")
 PYTHONS = SUPPORTED if CURRENT in SUPPORTED else (*SUPPORTED, CURRENT)
 
+#: What benchmarks/peers.py runs beside us.
+PEERS = (
+    "aiohttp>=3.11",
+    "arq>=0.26",
+    "celery>=5.5",
+    "kombu[redis]>=5.5",
+    "requests>=2.32",
+    "uvloop>=0.21",
+)
+
 nox.options.sessions = ["lint", "typing", "docs", "wheels", f"tests-{CURRENT}"]
 
 
@@ -131,11 +141,26 @@ def wheels(session: nox.Session) -> None:
 @nox.session
 def bench(session: nox.Session) -> None:
     """Run the scripts in benchmarks/ that are named, or all of them; nothing is asserted."""
-    install(session, "bench", engine=True)
+    install(session, "tests", engine=True)
     names = [argument for argument in session.posargs if not argument.startswith("-")]
     options = [argument for argument in session.posargs if argument.startswith("-")]
     scripts = [Path("benchmarks", f"{name}.py") for name in names] or sorted(
         Path("benchmarks").glob("[!_]*.py")
     )
+    environment = {"BENCH_PEERS_PYTHON": peers(session)} if "peers" in {path.stem for path in scripts} else {}
     for script in scripts:
-        session.run("python", str(script), *options)
+        session.run("python", str(script), *options, env=environment)
+
+
+def peers(session: nox.Session) -> str:
+    """Install what ``benchmarks/peers.py`` compares us with, and return the Python that has it.
+
+    It is no dependency group, because arq wants an older redis-py than the store: they cannot share an
+    environment, nor a lock file.
+    """
+    folder = Path(session.create_tmp()).resolve() / "peers"
+    python = str(folder / "bin" / "python")
+    if not folder.exists():
+        session.run("python", "-m", "venv", str(folder))
+    session.run(python, "-m", "pip", "install", "--quiet", *PEERS, external=True)
+    return python
