@@ -1,7 +1,8 @@
-"""A file says which tables it has, and a store that does not know them leaves it alone."""
+"""A file says which tables it has, and a store that cannot work with them leaves it alone."""
 
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,3 +35,19 @@ def test_namespaces_of_one_file_agree_on_its_version(tmp_path: Path) -> None:
     path = tmp_path / "tasks.db"
     for namespace in ("one", "two", "one"):
         SqliteStore(str(path), namespace=namespace).close()
+
+
+def test_a_library_without_json_is_refused_before_a_file_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old builds of SQLite left the JSON functions out; that is said when a store is opened."""
+
+    class Old(sqlite3.Connection):
+        def execute(self, sql: str, *more: Any) -> sqlite3.Cursor:
+            return super().execute(sql.replace("json_each", "no_such_function"), *more)
+
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda path, **more: connect(path, factory=Old, **more))
+    with pytest.raises(StoreConfigError, match=r"JSON functions, found 3\."):
+        SqliteStore(str(tmp_path / "tasks.db"))
+    assert list(tmp_path.iterdir()) == []

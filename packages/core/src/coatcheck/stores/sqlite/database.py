@@ -9,7 +9,7 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from coatcheck.errors import CoatcheckError, StoreConfigError, StoreFullError, StoreUnavailableError
@@ -45,6 +45,7 @@ class Database:
         self._is_foreign = False
         self._connections: list[sqlite3.Connection] = []
         self._make_locks()
+        self._check_library()
         self._prepare_folder()
         with translated(self.path):
             self._open_connections()
@@ -54,6 +55,17 @@ class Database:
         self._write_lock = threading.RLock()
         self._read_lock = self._write_lock if self.is_memory else threading.RLock()
         self._watch_lock = self._write_lock if self.is_memory else threading.RLock()
+
+    def _check_library(self) -> None:
+        with closing(sqlite3.connect(MEMORY)) as connection:
+            try:
+                connection.execute("SELECT value FROM json_each('[1]')").close()
+            except sqlite3.OperationalError as error:
+                raise StoreConfigError(
+                    f"expected an SQLite library with its JSON functions, found {sqlite3.sqlite_version} "
+                    "without them; use a Python with SQLite 3.38 or newer",
+                    self.path,
+                ) from error
 
     def _prepare_folder(self) -> None:
         if self.is_memory:
