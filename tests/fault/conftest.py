@@ -5,13 +5,25 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from tests.store_redis.servers import RedisServer, system_binary, wheel_binary
+from tests.store_redis.conftest import find_redis6, find_redis7
+from tests.store_redis.servers import RedisServer, system_binary
 
 
 @pytest.fixture
-def redis_server(missing: Callable[[str], NoReturn], tmp_path: Path) -> Iterator[RedisServer]:
-    """A server that loses nothing that it acknowledged, even when it is killed."""
-    binary = system_binary() or wheel_binary() or missing("redis-server: apt-get install redis-server")
+def redis_server(
+    request: pytest.FixtureRequest, missing: Callable[[str], NoReturn], tmp_path: Path
+) -> Iterator[RedisServer]:
+    """A server that loses nothing that it acknowledged, even when it is killed.
+
+    It is the system's, or else of 6.2; a test that is parametrized indirectly says which ("6.2", "7").
+    """
+    match getattr(request, "param", None):
+        case "6.2":
+            binary = find_redis6(missing)
+        case "7":
+            binary = find_redis7(missing)
+        case _:
+            binary = system_binary() or find_redis6(missing)
     options = ("--appendonly", "yes", "--appendfsync", "always")
     with RedisServer(binary, tmp_path / "redis", *options) as server:
         yield server

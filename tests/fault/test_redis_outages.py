@@ -21,6 +21,8 @@ from coatcheck.worker import Worker, WorkerSettings
 from coatcheck_redis.scripts import script
 from coatcheck_redis.store import RedisStore
 
+pytestmark = pytest.mark.parametrize("redis_server", ["6.2", "7"], indirect=True)
+
 TASKS = 20
 PATIENCE = 120.0
 
