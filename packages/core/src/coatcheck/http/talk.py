@@ -5,7 +5,7 @@ Nothing in here does I/O, sleeps or retries.
 """
 
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit
@@ -69,6 +69,13 @@ _HARMLESS = frozenset({"accept", "accept-language", "if-modified-since", "if-non
 _IN_URL = "%/:=&?~#+!$,;'@()*[]"
 _NOT_IN_A_NAME = re.compile(r'[\x00-\x1f\x7f"\\/]+')
 
+#: Of each step that creates nothing: the handler's methods that describe and read, and what they may return.
+_ASKING: Mapping[Step, tuple[str, str, type]] = {
+    Step.QUERY: ("query_call", "read_query", QueryResult),
+    Step.CANCEL: ("cancel_call", "read_cancel", CancelResult),
+    Step.LOOKUP: ("lookup_call", "read_lookup", LookupResult),
+}
+
 R = TypeVar("R")
 
 
@@ -93,10 +100,8 @@ def steps(handler: "HttpHandler[Any]", kind: Step, params: Any, context: Any) ->
     try:
         if kind in (Step.SUBMIT, Step.RESUBMIT):
             return (yield from talk.submit(params))
-        if kind in (Step.QUERY, Step.CANCEL):
+        if kind is not Step.LOOKUP:
             talk.find_client(params)
-        if kind is Step.QUERY:
-            return (yield from talk.query(params))
         return (yield from talk.ask(params))
     except Exception as error:
         if isinstance(error, HandlerError) and error.code == TOKEN_REFUSED:
@@ -212,24 +217,19 @@ class _Talk:
         self._check(reply, call)
         return _expect(self._read("read_submit", reply, params), SubmitResult, "read_submit")
 
-    def query(self, params: QueryParams) -> Generator[Call, Reply, QueryResult]:
-        if self._tokens is not None:
-            yield from self._get_token(self._tokens)
-        call = self._describe("query_call", params)
-        if isinstance(call, QueryResult):
-            return call
-        return (yield from self._ask(call, params, "read_query", QueryResult))
-
     def ask(self, params: Any) -> Generator[Call, Reply, Any]:
-        """Cancel or look up."""
-        answer_type: type
-        name, answer_type = ("cancel", CancelResult) if self.kind is Step.CANCEL else ("lookup", LookupResult)
+        """Query, cancel or look up: make one call, and further ones as long as the reader wants them."""
+        describe, read, expected = _ASKING[self.kind]
         if self._tokens is not None:
             yield from self._get_token(self._tokens)
-        call = self._describe(f"{name}_call", params)
-        if isinstance(call, answer_type):
+        call = self._describe(describe, params)
+        if isinstance(call, expected):
             return call
-        return (yield from self._ask(call, params, f"read_{name}", answer_type))
+        reply = yield from self._perform(call, absence=self.kind is not Step.LOOKUP)
+        answer = self._read(read, reply, params)
+        if isinstance(answer, Follow):
+            answer = yield from self._follow(answer)
+        return _expect(answer, expected, read)
 
     def callback(self, callback: Callback) -> Generator[Call, Reply, CallbackNote]:
         """Read a callback."""
@@ -243,14 +243,6 @@ class _Talk:
         if isinstance(answer, Follow):
             answer = yield from self._follow(answer)
         return _expect(answer, CallbackNote, "read_callback")
-
-    def _ask(self, call: Any, params: Any, reader: str, expected: type[R]) -> Generator[Call, Reply, R]:
-        """Make one call and read its reply, and further ones as long as the reader wants them."""
-        reply = yield from self._perform(call, absence=self.kind is not Step.LOOKUP)
-        answer = self._read(reader, reply, params)
-        if isinstance(answer, Follow):
-            answer = yield from self._follow(answer)
-        return _expect(answer, expected, reader)
 
     def _follow(self, answer: Any) -> Generator[Call, Reply, Any]:
         followed, limit = 0, self.handler.follow_limit

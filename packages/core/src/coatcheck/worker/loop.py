@@ -35,7 +35,7 @@ from coatcheck.worker.settings import WorkerSettings
 from coatcheck.worker.waiting import Waiting
 
 #: Under load commits are this far apart, in seconds, or this many steps: a group costs little more than one.
-LINGER = 0.03
+LINGER = 0.05
 GROUP = 200
 #: How long the main loop sleeps at most, in seconds.
 BEAT = 1.0
