@@ -128,9 +128,7 @@ class Connection:
             try:
                 return self._run(wanted.sha, wanted.text, words)
             except (LostError, ReadOnlyError) as error:
-                if not again or isinstance(
-                    error, AuthenticationError | AuthorizationError | BusyLoadingError
-                ):
+                if not again or isinstance(error, _REFUSED):
                     raise
                 return self._run(wanted.sha, wanted.text, words)
 

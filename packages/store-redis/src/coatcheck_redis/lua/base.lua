@@ -281,7 +281,7 @@ local function announce()
   end
 end
 
--- A row lease lasts until another claim or a commit, so ``token`` is what says whose it is.
+-- The time from which a pending task is not submitted any more.
 local function submit_deadline(r)
   if r[QUEUE_AT] >= 0 and r[QUEUE_AT] < r[DEADLINE_AT] then
     return r[QUEUE_AT]

@@ -30,6 +30,8 @@ local handlers, skipped, rooms, only = read_list(), read_list(), read_list(), re
 
 -- How many urgent rows one claim looks at, and how many lanes it may block, before it says "come back at once".
 local URGENT, PATIENCE = 256, 500
+-- How many suspects one claim looks at: they are loaded each time, as long as a limit refuses them.
+local MOST_SUSPECTS = 1024
 -- How many resources one claim wakes lanes of, and how many lanes, at a time.
 local WAKES, MOST_WOKEN = 64, 1000
 -- When a suspect that nothing but a commit or a person can free is looked at again.
@@ -169,36 +171,42 @@ local function attend(key, freed)
 end
 
 -- Suspects: tasks that two workers died with. An idle worker gets one, alone; a busy one is told of them.
+local function is_mine(r)
+  local names = parts(r[NAMES])
+  return r[SUSPECT] >= 0 and r[FORMAT] <= format and has_handler[names[1]] and not skips[names[3]]
+end
+
 local function take_suspect()
-  local ids = redis.call('ZRANGEBYSCORE', K.suspects, '-inf', now, 'LIMIT', 0, URGENT)
-  load(ids)
-  for number = 1, #ids do
-    local r = rows[ids[number]]
-    local names = r and parts(r[NAMES])
-    if
-      r
-      and r[SUSPECT] >= 0
-      and r[FORMAT] <= format
-      and has_handler[names[1]]
-      and not skips[names[3]]
-      and total > 0
-    then
-      local side = side_of(r)
-      local wanted = needs(side, names[2], names[3], names[4])
-      if first_refusal(wanted) then
-        suspect_at = math.min(suspect_at or now + SUSPECT_PAUSE, now + SUSPECT_PAUSE)
-        for position = 1, #wanted do
-          if wanted[position].room < 1 and wanted[position].next_at then
-            suspect_at = math.min(suspect_at, wanted[position].next_at)
+  if total < 1 then
+    return false
+  end
+  local offset, count = 0, URGENT
+  -- Those that this worker cannot take, or a limit refuses, hide no other.
+  while count == URGENT and offset < MOST_SUSPECTS do
+    local ids = redis.call('ZRANGEBYSCORE', K.suspects, '-inf', now, 'LIMIT', offset, URGENT)
+    load(ids)
+    count, offset = #ids, offset + URGENT
+    for number = 1, count do
+      local r = rows[ids[number]]
+      if r and is_mine(r) then
+        local names = parts(r[NAMES])
+        local wanted = needs(side_of(r), names[2], names[3], names[4])
+        if first_refusal(wanted) then
+          suspect_at = math.min(suspect_at or now + SUSPECT_PAUSE, now + SUSPECT_PAUSE)
+          for position = 1, #wanted do
+            if wanted[position].room < 1 and wanted[position].next_at then
+              suspect_at = math.min(suspect_at, wanted[position].next_at)
+            end
           end
+        elseif not is_idle then
+          has_suspects = 1
+          return false
+        elseif #taken == 0 and provider_room(names[2]) > 0 then
+          spend(wanted)
+          used[names[2]] = (used[names[2]] or 0) + 1
+          take(kind_of(r), r)
+          return true
         end
-      elseif not is_idle then
-        has_suspects = 1
-      elseif #taken == 0 and provider_room(names[2]) > 0 then
-        spend(wanted)
-        used[names[2]] = (used[names[2]] or 0) + 1
-        take(kind_of(r), r)
-        return true
       end
     end
   end
@@ -306,7 +314,7 @@ do
       local second = string.find(tail, '\31', first + 1, true)
       class = {provider = string.sub(tail, 1, first - 1), account = string.sub(tail, first + 1, second - 1)}
       class.format = string.sub(tail, second + 1)
-    class.is_readable = tonumber(class.format) <= format and not skips[class.account]
+      class.is_readable = tonumber(class.format) <= format and not skips[class.account]
       classes[tail] = class
     end
     return class
@@ -648,8 +656,9 @@ local function run()
   is_cut_short = is_cut_short or (total > 0 and count >= total)
 end
 
+-- Take the rows that were picked, and return the resources that had one spent for a task which is too late.
 local function take_chosen()
-  local ids = {}
+  local ids, freed = {}, {}
   for number = 1, #chosen do
     ids[number] = chosen[number][1]
   end
@@ -665,11 +674,19 @@ local function take_chosen()
     end
     if r and is_overdue(r) then
       unspend(lane.needs)
+      for position = 1, #lane.needs do
+        freed[lane.needs[position].key] = true
+      end
+      if lane.side == SUBMIT then
+        local tenant = tenant_of(lane.tenant)
+        tenant.turn = tenant.turn - 1
+      end
       take(KIND_EXPIRE, r)
     elseif r then
       take(kind_of(r), r)
     end
   end
+  return freed
 end
 
 -- These tasks, if they are queryable, free and allowed.
@@ -699,7 +716,7 @@ local function run_only()
   end
 end
 
-local function write_leases()
+local function write_leases(freed)
   local ends_at = now + lease
   local half = math.floor(lease / 2)
   for number = 1, #taken do
@@ -729,7 +746,7 @@ local function write_leases()
     redis.call('HSET', K.meta, 'turn', string.format('%d', highest - 1))
   end
   record_permits()
-  finish()
+  finish(freed)
 end
 
 -- When something may be due that was not taken now.
@@ -831,13 +848,14 @@ end
 go_on_when_full()
 local items = repeated()
 if not items then
+  local freed
   if only then
     run_only()
   else
     run()
-    take_chosen()
+    freed = take_chosen()
   end
-  write_leases()
+  write_leases(freed)
   local claimed = {}
   for number = 1, #taken do
     claimed[number] = taken[number][1] .. taken[number][2][OLD][ID] .. '\31'

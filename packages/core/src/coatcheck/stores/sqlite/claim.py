@@ -25,6 +25,8 @@ URGENT = 256
 PATIENCE = 4_000
 #: Lanes fetched at a time.
 PAGE = 64
+#: How many suspects one claim looks at.
+MOST_SUSPECTS = 1024
 
 #: When a suspect that nothing but a commit or a person can free is looked at again, in microseconds.
 _SUSPECT_PAUSE = 1_000_000
@@ -327,11 +329,9 @@ class Claim:
 
     def _take_suspect(self) -> bool:
         """Give an idle worker one suspect, alone; tell a busy one that there are some."""
-        for hot, kind, shown in self._rows(
-            "suspect_at <= ? ORDER BY suspect_at LIMIT ?", self.unit.now, PAGE
-        ):
-            if hot.handler not in self._handlers or hot.account in self._skip or self._room.total < 1:
-                continue
+        if self._room.total < 1:
+            return False
+        for hot, kind, shown in self._suspects():
             side = _side_of(hot)
             blocked = [resource for resource in self._needs(side, hot) if resource.room < 1]
             if blocked:
@@ -339,10 +339,27 @@ class Claim:
                 self._suspect_at = min([*times, self._suspect_at or self.unit.now + _SUSPECT_PAUSE])
             elif not self._room.is_idle:
                 self.has_suspects = True
+                return False
             elif not self.taken and self._spend(side, hot):
                 self._take(kind, hot, shown)
                 return True
         return False
+
+    def _suspects(self) -> Iterator[tuple[Hot, Kind, tuple[Any, ...]]]:
+        """Yield the suspects for this worker, a page at a time: those that wait for a limit hide no other."""
+        for offset in range(0, MOST_SUSPECTS, PAGE):
+            page = self._rows(
+                f"suspect_at <= ? AND handler IN {LISTED} AND account NOT IN {LISTED} "
+                "ORDER BY suspect_at LIMIT ? OFFSET ?",
+                self.unit.now,
+                self._listed_handlers,
+                listed(sorted(self._skip)),
+                PAGE,
+                offset,
+            )
+            yield from page
+            if len(page) < PAGE:
+                return
 
     # Lanes.
 

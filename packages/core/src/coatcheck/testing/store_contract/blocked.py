@@ -19,6 +19,7 @@ from coatcheck.testing.store_contract.base import (
     finish,
     follow,
     ids,
+    kinds,
     one,
     put,
     put_many,
@@ -359,3 +360,17 @@ class BlockedRules(StoreRules):
         one(claim(store, handlers=(), lease=_LONG), unwanted, Kind.CANCEL)
         clock.advance(HOUR)
         one(claim(store, handlers=(), lease=_LONG), late, Kind.EXPIRE)
+
+    def test_a_task_that_is_too_late_takes_no_place(self, store: Store, clock: FakeClock) -> None:
+        """However many tasks give up at once, the place that they wait for goes to one that can use it."""
+        store.set_limit([Limit(account="shared", live=1)])
+        late = {*put_many(store, 600, account="shared", deadline=MINUTE)}
+        first = put(store, account="shared", tenant="another", priority=-1)
+        clock.advance(MINUTE)
+        found: dict[str, Kind] = {}
+        for _ in range(50):
+            batch = claim(store, room=10, lease=HOUR)
+            found |= kinds(batch)
+            if batch.next_at != clock():
+                break
+        assert found == {first: Kind.SUBMIT, **dict.fromkeys(late, Kind.EXPIRE)}

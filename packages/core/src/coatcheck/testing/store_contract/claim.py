@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from coatcheck.lifecycle import GateClose
 from coatcheck.model import CancelFlag, Job, Limit, Rate, Side, Step, TaskStatus
 from coatcheck.store import Kind, Room, Store
 from coatcheck.testing.clock import FakeClock
-from coatcheck.testing.records import ACCOUNT, LEASE, PROVIDER, claim, get, row_of, transition
+from coatcheck.testing.records import ACCOUNT, HANDLER, LEASE, PROVIDER, claim, get, row_of, transition
 from coatcheck.testing.store_contract.base import (
     HOUR,
     MINUTE,
@@ -562,6 +563,36 @@ class ClaimRules(StoreRules):
             for lease in leases:
                 finish(store, lease)
         assert waiting == set()
+
+    @pytest.mark.parametrize("why", ["its handler is missing", "its account is missing", "it is paused"])
+    def test_suspects_that_have_to_wait_hide_no_other(self, store: Store, clock: FakeClock, why: str) -> None:
+        """A worker that died with hundreds of tasks holds up nobody who can take another suspect (G10)."""
+
+        def die_twice(**changes: Any) -> None:
+            for _ in range(2):
+                batch = claim(store, room=1000, **changes)
+                clock.advance(LEASE * 1.5)
+                moves = []
+                while len(moves) < len(batch.leases):
+                    moves += [
+                        transition(lost, TaskStatus.PENDING_SUBMIT, job=Job.NONE, claims="keep")
+                        for lost in claim(store, handlers=NOBODY).leases
+                    ]
+                done(store, *moves)
+
+        put_many(store, 300, handler_key="other", account="away")
+        die_twice(handlers={"other"})
+        if why == "it is paused":
+            store.pause("account", "away", by="me", reason="test")
+        suspect = put(store)
+        die_twice()
+        worker: dict[str, Any] = {"handlers": {HANDLER, "other"}}
+        if why == "its handler is missing":
+            worker = {"handlers": {HANDLER}}
+        elif why == "its account is missing":
+            worker["skip"] = ["away"]
+        assert claim(store, **worker).has_suspects is True
+        one(claim(store, room=IDLE, **worker), suspect, Kind.SUBMIT)
 
     def test_without_suspects_nobody_has_to_be_idle(self, store: Store, clock: FakeClock) -> None:
         """One death is an accident: the task goes on as before."""
