@@ -32,15 +32,15 @@ def test_data_survives_a_kill_and_connections_can_be_cut(redis7: RedisServer, tm
 
 def test_a_frozen_server_answers_after_the_thaw(redis7: RedisServer) -> None:
     """A frozen server keeps its connections and says nothing."""
-    with redis7.client(socket_timeout=1, retry=NO_RETRY) as client:
-        client.ping()
+    with redis7.client(retry=NO_RETRY) as patient, redis7.client(socket_timeout=1, retry=NO_RETRY) as hasty:
+        connection = patient.client_id()
         redis7.freeze()
         try:
             with pytest.raises(redis.TimeoutError):
-                client.ping()
+                hasty.ping()
         finally:
             redis7.thaw()
-        assert client.ping()
+        assert patient.client_id() == connection
 
 
 def test_the_proxy_loses_the_reply_of_a_command_that_was_carried_out(redis7: RedisServer) -> None:
