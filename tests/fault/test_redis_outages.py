@@ -198,7 +198,7 @@ def test_workers_wait_for_a_server_that_is_away(
             began = time.monotonic()
             with pytest.raises(StoreUnavailableError):
                 manager.get(ids[0])
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - began < 30
             redis_server.start()
             redis_server.cut()
         tasks = ends(manager, ids)
@@ -211,7 +211,7 @@ def test_a_server_that_hangs_is_given_up_and_tried_again(
 ) -> None:
     """A call ends with its time limit, and the worker goes on when the server does."""
     ids = submit(manager)
-    hasty = f"{redis_server.url}?timeout=0.5"
+    hasty = f"{redis_server.url}?timeout=2"
     store = RedisStore(hasty)
     with working(hasty, vendor):
         redis_server.freeze()
