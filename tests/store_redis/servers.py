@@ -148,7 +148,7 @@ class RedisServer:
 
     def client(self, **options: Any) -> redis.Redis:
         """Return a client; the caller closes it."""
-        return redis.Redis(port=self.port, **options)
+        return redis.Redis(port=self.port, **{"socket_timeout": PATIENCE, **options})
 
     def command(self, *words: Any) -> Any:
         """Run one command over a connection of its own and return the reply."""
@@ -231,7 +231,9 @@ class RedisCluster:
 
     def client(self, **options: Any) -> redis.RedisCluster:
         """Return a client that knows all nodes; the caller closes it."""
-        return redis.RedisCluster(host="127.0.0.1", port=self.nodes[0].port, **options)
+        return redis.RedisCluster(
+            host="127.0.0.1", port=self.nodes[0].port, **{"socket_timeout": PATIENCE, **options}
+        )
 
     def node_of(self, key: str) -> RedisServer:
         """Return the node that serves a key."""
