@@ -2,6 +2,7 @@
 
 import functools
 import tempfile
+from datetime import timedelta
 from pathlib import Path
 from typing import ClassVar
 
@@ -61,3 +62,9 @@ TestMemoryMachine = store_machine(open_memory).TestCase
 TestMemoryMachine.settings = LONG_RUNS
 TestFileMachine = store_machine(FileStore).TestCase
 TestFileMachine.settings = LONG_RUNS
+
+AGEING = timedelta(seconds=10)
+TestAgeingMachine = store_machine(
+    lambda clock: SqliteStore(":memory:", ageing=AGEING, clock=clock), ageing=AGEING
+).TestCase
+TestAgeingMachine.settings = settings(LONG_RUNS, max_examples=25)

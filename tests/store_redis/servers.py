@@ -56,7 +56,8 @@ def system_binary() -> Path | None:
     return None if found is None else Path(found)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port that nobody has at the moment."""
     for port in random.sample(_PORTS, 200):
         with suppress(OSError), socket.socket() as one, socket.socket() as bus:
             one.bind(("127.0.0.1", port))
@@ -103,7 +104,7 @@ class RedisServer:
     def start(self) -> Self:
         """Start it and wait until it answers; data that it kept is loaded then."""
         for _ in range(5):
-            port = self.port or _free_port()
+            port = self.port or free_port()
             self._process = subprocess.Popen(
                 [
                     *(
@@ -286,7 +287,7 @@ class RedisSentinel(RedisServer):
 
     def start(self) -> Self:
         """Start it and wait until it tells the master's address."""
-        port = self.port or _free_port()
+        port = self.port or free_port()
         settings = self.folder / "sentinel.conf"
         settings.write_text(
             f"port {port}\nbind 127.0.0.1\ndir {self.folder}\nlogfile {self.folder}/server.log\n"

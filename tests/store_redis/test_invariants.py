@@ -7,8 +7,10 @@ would see either only by luck. So this test looks inside, which no other does.
 import secrets
 import struct
 from collections import defaultdict
+from datetime import timedelta
 from typing import Any, ClassVar
 
+import pytest
 import redis
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import invariant, run_state_machine_as_test
@@ -206,17 +208,19 @@ class _Watched:
         house.check_blocked()
 
 
-def test_indexes_and_rows_agree_after_every_step(redis7: RedisServer) -> None:
+@pytest.mark.parametrize("ageing", [None, timedelta(seconds=10)])
+def test_indexes_and_rows_agree_after_every_step(redis7: RedisServer, ageing: timedelta | None) -> None:
     """Whatever happens, each task waits in one place, and each lane stands where it can be found."""
 
     def open_store(clock: FakeClock) -> RedisStore:
-        return RedisStore(redis7.url, namespace=f"i{secrets.token_hex(6)}", clock=clock)
+        return RedisStore(redis7.url, namespace=f"i{secrets.token_hex(6)}", ageing=ageing, clock=clock)
 
     with redis7.client() as client:
-        machine: Any = type("Watched", (_Watched, store_machine(open_store)), {"client": client})
+        driven = store_machine(open_store, ageing=ageing)
+        machine: Any = type("Watched", (_Watched, driven), {"client": client})
         # A run is many calls; how long they take is for the benchmarks to say.
         long_runs = settings(
-            max_examples=30,
+            max_examples=25,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow],

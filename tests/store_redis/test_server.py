@@ -9,20 +9,25 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 import redis
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 from tests.store_redis.conftest import Missing, find_redis6, find_redis7
-from tests.store_redis.servers import Proxy, RedisCluster, RedisSentinel, RedisServer
+from tests.store_redis.servers import Proxy, RedisCluster, RedisSentinel, RedisServer, free_port
 
 from coatcheck.errors import StoreConfigError, StoreFullError, StoreUnavailableError
-from coatcheck.model import TaskStatus
+from coatcheck.model import Limit, Rate, Side, TaskStatus
 from coatcheck.registry import Registry
-from coatcheck.store import Filter, Room
+from coatcheck.store import Filter, Kind, Room
 from coatcheck.testing.records import claim, get, new_task, transition
 from coatcheck_redis import connection as connection_module
 from coatcheck_redis import store as store_module
@@ -117,6 +122,78 @@ def test_an_address_without_a_server_is_unavailable(url: str) -> None:
         taken.bind(("127.0.0.1", 0))
         with pytest.raises(StoreUnavailableError, match="does not answer"):
             RedisStore(url.format(f"127.0.0.1:{taken.getsockname()[1]}"))
+
+
+def make_certificates(folder: Path) -> dict[str, str]:
+    """Write an authority of this test, and a certificate of ``localhost`` by it; return their files."""
+    now = datetime.now(UTC)
+    paths = {name: str(folder / f"{name}.pem") for name in ("ca", "cert", "key")}
+
+    def name(text: str) -> x509.Name:
+        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+    def sign(subject: str, key: ec.EllipticCurvePrivateKey, extension: x509.ExtensionType) -> bytes:
+        builder = (
+            x509.CertificateBuilder(name("authority"), name(subject), key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - DAY)
+            .not_valid_after(now + DAY)
+            .add_extension(extension, critical=False)
+        )
+        return builder.sign(authority, SHA256()).public_bytes(Encoding.PEM)
+
+    authority, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    Path(paths["ca"]).write_bytes(sign("authority", authority, x509.BasicConstraints(ca=True, path_length=0)))
+    names = x509.SubjectAlternativeName([x509.DNSName("localhost")])
+    Path(paths["cert"]).write_bytes(sign("localhost", key, names))
+    plain = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    Path(paths["key"]).write_bytes(plain)
+    return paths
+
+
+def test_tls_leads_to_a_store_that_was_proved_to_be_the_right_one(missing: Missing, tmp_path: Path) -> None:
+    """Both sides show certificates; a server of an unknown authority or of another name gets no password."""
+    files, port = make_certificates(tmp_path), free_port()
+    options = ("--tls-port", str(port), "--tls-cert-file", files["cert"], "--tls-key-file", files["key"])
+    mine = f"certfile={files['cert']}&keyfile={files['key']}"
+    with RedisServer(find_redis7(missing), tmp_path / "tls", *options, "--tls-ca-cert-file", files["ca"]):
+        with closing(RedisStore(f"rediss://localhost:{port}?ca_certs={files['ca']}&{mine}")) as store:
+            mark = claim(store).mark
+            store.add([new_task()])
+            assert store.wait_for_work(mark, PATIENCE) is True
+            assert len(claim(store).leases) == 1
+        for url in (
+            f"rediss://:{SECRET}@localhost:{port}?{mine}",
+            f"rediss://:{SECRET}@127.0.0.1:{port}?ca_certs={files['ca']}&{mine}",
+        ):
+            with pytest.raises(StoreUnavailableError, match="certificate verify failed"):
+                RedisStore(url)
+        unchecked = f"rediss://127.0.0.1:{port}?ca_certs={files['ca']}&{mine}&check_hostname=no"
+        RedisStore(unchecked).close()
+
+
+def test_a_clock_that_goes_back_is_only_a_delay(redis7: RedisServer, namespace: str) -> None:
+    """After a failover to a server that is behind, workers commit, and no rate is exceeded (F38, G6)."""
+    began = at = datetime(2030, 1, 1, tzinfo=UTC)
+    minute = timedelta(minutes=1)
+    with closing(RedisStore(redis7.url, namespace=namespace, clock=lambda: at)) as store:
+        store.set_limit([Limit(account="*", side=Side.SUBMIT, rate=Rate(2, minute))])
+        store.add([new_task() for _ in range(4)])
+        first = claim(store).leases
+        at = began - timedelta(hours=1)
+        answers = store.commit([transition(lease, TaskStatus.SUBMITTED) for lease in first])
+        assert [answer.outcome for answer in answers] == ["done", "done"]
+        again = claim(store)
+        assert {lease.kind for lease in again.leases} == {Kind.QUERY}
+        assert (
+            list(store.renew([(lease.task_id, lease.token) for lease in again.leases], minute)) == [True] * 2
+        )
+        at = began + minute - timedelta(microseconds=1)
+        store.commit([transition(lease, TaskStatus.SUCCEEDED) for lease in again.leases])
+        waiting = claim(store)
+        assert (waiting.leases, waiting.next_at) == ((), began + minute)
+        at = began + minute
+        assert [lease.kind for lease in claim(store).leases] == [Kind.SUBMIT] * 2
 
 
 # What it has to be.
@@ -610,7 +687,7 @@ def test_no_script_touches_a_key_that_it_does_not_declare(redis7: RedisServer, n
 
 def _live_a_life(store: RedisStore) -> None:
     from coatcheck.lifecycle import GateClose
-    from coatcheck.model import Job, Limit, Rate, Side
+    from coatcheck.model import Job
 
     store.set_limit(
         [

@@ -147,6 +147,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     #: Opens a new, empty store.
     make_store: ClassVar[MakeStore]
+    #: The ageing of that store.
+    ageing: ClassVar[timedelta | None]
 
     @initialize(
         begun=_SPECS, more=_SPECS, even_more=_SPECS, live=st.integers(1, 3), limit=st.none() | _LIMITS
@@ -162,7 +164,7 @@ class StoreMachine(RuleBasedStateMachine):
         """Open a new store with limits and submit the first tasks, some of them to their vendors too."""
         self.clock = FakeClock()
         self.store = type(self).make_store(self.clock)
-        self.model = StoreModel()
+        self.model = StoreModel(ageing=self.ageing)
         self.records: dict[str, Task] = {}
         self.held: dict[str, list[Held]] = {worker: [] for worker in WORKERS}
         #: Leases of workers that died or gave up; somebody may still come late with one.
@@ -594,11 +596,12 @@ def _answers(kind: Kind, task: Task, now: datetime, delay: timedelta, gate: Gate
     ]
 
 
-def store_machine(make_store: MakeStore) -> type[StoreMachine]:
+def store_machine(make_store: MakeStore, *, ageing: timedelta | None = None) -> type[StoreMachine]:
     """Return the machine for one kind of store.
 
     Args:
         make_store: opens a new, empty store that takes its time from the clock that it is given; called once
             per run.
+        ageing: that of the stores which ``make_store`` opens.
     """
-    return type("Machine", (StoreMachine,), {"make_store": staticmethod(make_store)})
+    return type("Machine", (StoreMachine,), {"make_store": staticmethod(make_store), "ageing": ageing})

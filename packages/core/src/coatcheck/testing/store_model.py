@@ -6,7 +6,7 @@ does no I/O.
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from attrs import define, field, frozen
 
@@ -28,6 +28,7 @@ from coatcheck.testing.records import SIDES
 
 #: The kinds that anybody may do, without handler, room or permit (a cancel only before the submit).
 FREE_KINDS = frozenset({Kind.EXPIRE, Kind.RECOVER})
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @define
@@ -136,9 +137,14 @@ def is_free(kind: Kind, status: TaskStatus) -> bool:
 
 
 class StoreModel:
-    """What a store must know, and the checks of what it answers."""
+    """What a store must know, and the checks of what it answers.
 
-    def __init__(self) -> None:
+    Args:
+        ageing: that of the namespace.
+    """
+
+    def __init__(self, *, ageing: timedelta | None = None) -> None:
+        self.ageing = ageing
         self.tasks: dict[str, ModelTask] = {}
         #: By subject: the limit, and how many permits there had been when it was set.
         self.limits: dict[object, tuple[Limit, int]] = {}
@@ -394,11 +400,37 @@ class StoreModel:
             if task.token is not None:
                 continue
             if lease.kind is Kind.SUBMIT and task.status is TaskStatus.PENDING_SUBMIT:
-                assert task.new.priority <= taken.new.priority, f"{task} should go before {taken}"
-                same = (task.new.tenant, task.new.priority) == (taken.new.tenant, taken.new.priority)
-                assert not same or _place(taken, task) <= _place(task, taken), f"{task} goes before {taken}"
+                band, later = self._band(taken), self._band(task)
+                assert band <= later, f"{task} should go before {taken}"
+                same = (task.new.tenant, later) == (taken.new.tenant, band)
+                assert not same or self._place(taken, task) <= self._place(task, taken), (
+                    f"{task} goes before {taken}"
+                )
             elif SIDES[lease.kind] is Side.QUERY and row.due_at is not None and task.due_at is not None:
                 assert row.due_at <= task.due_at, f"{task} should go before {taken}"
+
+    def _band(self, task: ModelTask) -> int:
+        """Return the priority of a task as a number, the smallest first; with ageing it grows with time."""
+        if self.ageing is None:
+            return -task.new.priority
+        return (self._rank(task) - _EPOCH) // self.ageing
+
+    def _rank(self, task: ModelTask) -> datetime:
+        return task.scheduled_at - task.new.priority * (self.ageing or timedelta())
+
+    def _place(self, task: ModelTask, other: ModelTask) -> tuple[datetime, int]:
+        """Return where a task stands beside another of its tenant and band.
+
+        Of tasks with one rank those in one lane go in the order of creation; lanes come in any order.
+        """
+        new, beside = task.new, other.new
+        same_lane = (new.handler_key, new.provider_key, new.account, task.format) == (
+            beside.handler_key,
+            beside.provider_key,
+            beside.account,
+            other.format,
+        )
+        return self._rank(task), task.number if same_lane else 0
 
     def _check_next_at(self, batch: Batch, asked: Asked, used: Sequence[str]) -> None:
         """Nothing can be taken between the claim and the time to come back."""
@@ -555,21 +587,6 @@ def _is_subject(limit: Limit, new: NewTask) -> bool:
         and limit.account in (None, new.account)
         and limit.tenant in (None, new.tenant)
     )
-
-
-def _place(task: ModelTask, other: ModelTask) -> tuple[datetime, int]:
-    """Return where a task stands beside another of its tenant and priority.
-
-    Of tasks scheduled for one instant those in one lane go in the order of creation; lanes come in any order.
-    """
-    new, beside = task.new, other.new
-    same_lane = (new.handler_key, new.provider_key, new.account, task.format) == (
-        beside.handler_key,
-        beside.provider_key,
-        beside.account,
-        other.format,
-    )
-    return task.scheduled_at, task.number if same_lane else 0
 
 
 def _side(task: ModelTask) -> Side:

@@ -9,7 +9,7 @@ import pytest
 
 from coatcheck.lifecycle import GateClose
 from coatcheck.model import CancelFlag, Job, Limit, Rate, Side, Step, TaskStatus
-from coatcheck.store import Kind, Room, Store
+from coatcheck.store import Kind, Room, Store, Transition
 from coatcheck.testing.clock import FakeClock
 from coatcheck.testing.records import ACCOUNT, HANDLER, LEASE, PROVIDER, claim, get, row_of, transition
 from coatcheck.testing.store_contract.base import (
@@ -572,7 +572,7 @@ class ClaimRules(StoreRules):
             for _ in range(2):
                 batch = claim(store, room=1000, **changes)
                 clock.advance(LEASE * 1.5)
-                moves = []
+                moves: list[Transition] = []
                 while len(moves) < len(batch.leases):
                     moves += [
                         transition(lost, TaskStatus.PENDING_SUBMIT, job=Job.NONE, claims="keep")
