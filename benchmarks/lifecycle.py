@@ -3,7 +3,8 @@
 Run ``nox -s bench -- lifecycle`` (or this file). A life is one submit and four queries, three "running" and a
 success; the tasks are stored before the clock starts. The bare loop makes the same calls over the same
 client, used as its own documentation does, and writes the same rows under the same indexes in groups, with no
-leases, recovery, limits, turns or checks: a bound, not a product. Runs take turns, the median counts.
+leases, recovery, limits, turns or checks: a bound, not a product. The worker runs in an interpreter set up as
+its command does that, the bare loop in Python as it comes. Runs take turns, the median counts.
 
 ``scripted`` answers in this process; ``requests``, ``urllib3`` and ``aiohttp`` ask a vendor in a process of
 its own over HTTP, the first two from threads, the last from an event loop. ``--latency 0.05`` lets the vendor
@@ -138,15 +139,16 @@ def our_run(
         worker.stop()
 
     watcher = threading.Thread(target=watch)
-    began, cpu = time.perf_counter(), time.process_time()
-    watcher.start()
-    if profile is not None:
-        profile.enable()
-    worker.run(stop_signals=False)
-    if profile is not None:
-        profile.disable()
-    watcher.join()
-    spent = time.process_time() - cpu
+    with own_process():
+        began, cpu = time.perf_counter(), time.process_time()
+        watcher.start()
+        if profile is not None:
+            profile.enable()
+        worker.run(stop_signals=False)
+        if profile is not None:
+            profile.disable()
+        watcher.join()
+        spent = time.process_time() - cpu
     assert store.stats().by_status[TaskStatus.SUCCEEDED] == count
     store.close()
     return count / (ended[0] - began), spent
@@ -394,8 +396,7 @@ def main() -> None:
     )
     given = parser.parse_args()
     measure = show_profile if given.profile else compare
-    # As the command line's worker does; the bare loop has it too.
-    with VendorProcess() as vendor, own_process():
+    with VendorProcess() as vendor:
         for name in TRANSPORTS if given.transport == "all" else (given.transport,):
             measure(name, vendor.url, given)
 
