@@ -13,6 +13,9 @@ _ALLOCATIONS = 20_000
 def own_process() -> Iterator[None]:
     """Set the interpreter up for work under load; everything is as before at the end of the block.
 
+    ``coatcheck worker`` does so; a program of your own that is nothing but a worker may, around ``run``, once
+    its handlers are loaded. It holds for the whole process.
+
     Threads take turns every millisecond: with Python's 5 ms each of the many short waits in the store would
     cost the main loop a turn of that length, and the next polls would come late. Garbage is collected less
     often, and not among what is loaded by now: looking through all modules and all steps under way again and
