@@ -72,6 +72,7 @@ def test_options_follow_a_question_mark() -> None:
         ("redis://a?db=1", "unknown option 'db'"),
         ("unix:///s?db=x", "whole number"),
         ("redis://:pass#word@a/0", "%23"),
+        ("redis://me:12?word@a/0", "%3F"),
     ],
 )
 def test_a_wrong_url_is_refused_with_the_right_one(url: str, words: str) -> None:
@@ -108,6 +109,9 @@ def test_a_password_is_never_shown(url: str) -> None:
         f"redis://user:{SECRET}@a:port/0",
         f"redis://user:{SECRET}@a/first",
         f"redis://:{SECRET}#x@a/0",
+        f"redis://user:1234?{SECRET}@a/0",
+        f"redis://user:1234?{SECRET}=x@a/0",
+        f"redis://user:1234/{SECRET}@a/0",
         f"redis://user:{SECRET}@/0",
         f"redis://user:{SECRET}@a/0?tiemout=1",
         f"redis+sentinel://user:{SECRET}@a",

@@ -175,10 +175,13 @@ def parse(url: str) -> Address:
         # What it says of the URL may be a piece of the password.
         raise _refused("a host, as in redis://localhost:6379/0", "brackets that are no address") from None
     user_info, _, host_list = split.netloc.rpartition("@")
-    if "#" in url:
-        raise _refused(
-            "a password's # written as %23 (and ? as %3F, / as %2F, @ as %40)", "a bare # in the URL"
-        )
+    for mark, place in (("#", url), ("@", split.query)):
+        if mark in place:
+            # What stands behind a bare # or ? of a password would be read, and shown, as something else.
+            raise _refused(
+                "a password's # written as %23 (and ? as %3F, / as %2F, @ as %40)",
+                f"a bare {mark} in the URL",
+            )
     username, _, password = user_info.partition(":")
     path = unquote(split.path)
     hosts: tuple[tuple[str, int], ...] = ()
