@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coatcheck.config import Config, WorkerConfig, parse_duration, parse_rate
+from coatcheck.config import Config, WorkerConfig, parse_duration, parse_rate, shown_url
 from coatcheck.errors import ConfigError, UnknownNameError, ValidationError
 from coatcheck.model import LONGEST, Limit, Rate, Side
 
@@ -386,3 +386,24 @@ def test_accounts_are_hidden_in_the_repr(write: Write) -> None:
     """Whatever stands in the accounts is not shown when a config is printed or logged."""
     write('[accounts.gitee]\nsecret = "sk-live-012345"')
     assert "sk-live" not in repr(Config.load(environ={}))
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://me:s3cret@host:6379/0?timeout=3", "redis://host:6379/0"),
+        ("redis+sentinel://:s3cret@one,two/main?sentinel_password=s3cret", "redis+sentinel://one,two/main"),
+        ("redis+sentinel://one/main?sentinel_password=s3@cret", "redis+sentinel://…"),
+        ("redis://me:s3cret?s3cret@host/0", "redis://…"),
+        ("redis://me:s3cret@s3cret@host/0", "redis://host/0"),
+        ("unix:///run/redis@1.sock?db=1", "unix:///run/redis@1.sock"),
+        ("sqlite:///a@b/tasks.db", "sqlite:///a@b/tasks.db"),
+        ("memory://", "memory://"),
+        ("nothing", "nothing"),
+    ],
+)
+def test_the_password_of_a_store_is_not_shown(url: str, shown: str) -> None:
+    """A URL is shown without what is secret in it, and so is a config (G8)."""
+    assert shown_url(url) == shown
+    assert f"store={shown!r}" in repr(Config(store=url))
+    assert "s3cret" not in repr(Config(store=url))

@@ -16,6 +16,7 @@ from typing import Any
 import attrs
 import pytest
 import redis
+from click.testing import CliRunner
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -24,6 +25,7 @@ from cryptography.x509.oid import NameOID
 from tests.store_redis.conftest import Missing, find_redis6, find_redis7
 from tests.store_redis.servers import Proxy, RedisCluster, RedisSentinel, RedisServer, free_port
 
+from coatcheck.cli import main
 from coatcheck.errors import StoreConfigError, StoreFullError, StoreUnavailableError
 from coatcheck.model import Limit, Rate, Side, TaskStatus
 from coatcheck.registry import Registry
@@ -288,6 +290,24 @@ def test_a_store_shows_no_password(redis7: RedisServer, namespace: str) -> None:
         store.add([new_task()])
     assert SECRET not in f"{found.value!r} {found.value.__cause__!r}"
     store.close()
+
+
+def test_commands_show_no_password(
+    redis7: RedisServer, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is printed about the store, its URL is printed without what is secret in it (G8)."""
+    monkeypatch.chdir(tmp_path)
+    user = f"u{namespace}"
+    redis7.command("ACL", "SETUSER", user, "on", f">{SECRET}", "~*", "&*", "+@all")
+    try:
+        url = f"redis://{user}:{SECRET}@127.0.0.1:{redis7.port}/0"
+        told = {"COATCHECK_STORE": url, "COATCHECK_NAMESPACE": namespace}
+        for words in ("stats", "stats --json", "list", "limits list", "worker --once"):
+            answer = CliRunner().invoke(main, words.split(), env=told)
+            assert answer.exit_code == 0, answer.output
+            assert SECRET not in answer.output, words
+    finally:
+        redis7.command("ACL", "DELUSER", user)
 
 
 # When it is full, forgetful or away.

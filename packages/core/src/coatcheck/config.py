@@ -142,12 +142,26 @@ def default_store() -> str:
     return f"sqlite:///{platformdirs.user_data_path('coatcheck') / 'coatcheck.db'}"
 
 
+def shown_url(url: str) -> str:
+    """Return a store's URL as it may be shown: without user, password and options."""
+    scheme, separator, place = url.partition("://")
+    if not separator:
+        return url
+    place, _, options = place.partition("?")
+    if not place.startswith("/"):
+        if "@" in options and "@" not in place:
+            # A password with a bare question mark: what stands before it is secret too.
+            place = "…"
+        place = place.rpartition("@")[2]
+    return f"{scheme}://{place}"
+
+
 @frozen(kw_only=True)
 class Config:
     """All settings of a process, checked."""
 
-    #: The store's URL.
-    store: str
+    #: The store's URL; it may hold a password, which ``shown_url`` leaves out.
+    store: str = field(repr=lambda url: repr(shown_url(url)))
     #: Separates everything in a store from other namespaces.
     namespace: str = "default"
     #: How much waiting makes up for one step of priority; ``None``: priority is strict.

@@ -7,6 +7,7 @@ import click
 from coatcheck.cli.app import common, find_app
 from coatcheck.cli.output import duration, write_fields, write_json
 from coatcheck.cli.params import DURATION
+from coatcheck.config import shown_url
 from coatcheck.manager import PRUNABLE
 from coatcheck.model import ENDS, TaskStatus
 
@@ -23,7 +24,7 @@ def stats() -> None:
     late = None if found.oldest_due_at is None else found.now - found.oldest_due_at
     write_fields(
         [
-            ("store", app.config.store),
+            ("store", shown_url(app.config.store)),
             ("namespace", app.config.namespace),
             *((status.value, count) for status, count in found.by_status.items() if count),
             ("quarantined", found.quarantined or None),
