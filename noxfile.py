@@ -133,6 +133,8 @@ def wheels(session: nox.Session) -> None:
     session.install("--force-reinstall", *built)
     with session.chdir(tmp):
         session.run("python", "-I", "-c", "import coatcheck, coatcheck_ocr, coatcheck_video, coatcheck_redis")
+        # The scripts are files beside the code.
+        session.run("python", "-I", "-c", "from coatcheck_redis.scripts import script; script('claim')")
         session.run("coatcheck", "plugins")
     # The example meets the exported contracts with nothing but what a stranger can install.
     session.run("pytest", "-c", f"{EXAMPLE}/pyproject.toml", EXAMPLE)

@@ -38,6 +38,7 @@ from coatcheck_redis.store import RedisStore
 PATIENCE = timedelta(seconds=60)
 SECRET = "s3cret-pa55"
 DAY = timedelta(days=1)
+README = Path(__file__).parents[2] / "packages" / "store-redis" / "README.md"
 #: Rules of an access list in the README: code that begins with one.
 _RIGHTS = re.compile(r"`([~&+][^`]+)`")
 
@@ -232,10 +233,9 @@ def test_a_server_that_hides_its_policy_is_accepted_with_a_warning(
 def test_the_documented_rights_are_enough(redis7: RedisServer, namespace: str) -> None:
     """A user with the rights that the README names can do everything."""
     user = f"u{namespace}"
-    rights = (
-        "~coatcheck:* &coatcheck:* +@read +@write +@scripting +@pubsub +@connection +info +time +config|get"
-    )
-    redis7.command("ACL", "SETUSER", user, "on", f">{SECRET}", *rights.split())
+    rights = " ".join(_RIGHTS.findall(README.read_text("utf-8"))).split()
+    assert {"~coatcheck:*", "+@read", "+config|get"} <= {*rights}
+    redis7.command("ACL", "SETUSER", user, "on", f">{SECRET}", *rights)
     try:
         url = f"redis://{user}:{SECRET}@127.0.0.1:{redis7.port}/0"
         with closing(RedisStore(url, namespace=namespace)) as opened:
