@@ -413,6 +413,20 @@ def test_refresh_result_is_for_results_alone(house: House) -> None:
     assert house.manager.refresh(at_once.id) == at_once
 
 
+def test_refresh_result_asks_about_a_job_that_was_done_at_once(house: House) -> None:
+    """A vendor that answers a submit with the result has a job, too, whose links expire (F80)."""
+    house.vendor.submit_answer = SubmitResult.succeeded(Outcome("old"), query_params=QueryParams("job-1"))
+    task = house.submitted()
+    assert (task.status, task.external_task_id, task.result) == (
+        TaskStatus.SUCCEEDED,
+        "job-1",
+        Outcome("old"),
+    )
+    house.vendor.query_answer = QueryResult.succeeded(Outcome("new"))
+    assert house.manager.refresh_result(task.id).result == Outcome("new")
+    assert (len(house.vendor.submits), len(house.vendor.queries)) == (1, 1)
+
+
 def test_refresh_result_of_another_tenant_is_not_found(house: House) -> None:
     """A foreign task is like a missing one, and its vendor is not asked."""
     task = house.submitted(tenant="acme")

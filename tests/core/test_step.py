@@ -295,6 +295,19 @@ def test_an_accepted_submit_is_queried_after_the_first_delay() -> None:
     assert (record.resources, record.submit_attempts) == ((("file", "f-1"),), 1)
 
 
+def test_a_job_that_was_done_at_once_keeps_its_id() -> None:
+    """With query params its result can be fetched again; what is none is a handler error (F32, F80)."""
+    done = run(Kind.SUBMIT, SubmitResult.succeeded("text", query_params=QueryParams("job-9", cursor=1)))
+    assert done.transition.status is TaskStatus.SUCCEEDED
+    assert task_of(done.transition).query_params == QueryParams("job-9", cursor=1)
+    wrong: Any = {"id": "job-9"}
+    refused = run(Kind.SUBMIT, SubmitResult.succeeded("text", query_params=wrong))
+    assert refused.transition.status is not TaskStatus.SUCCEEDED
+    error = task_of(refused.transition).error
+    assert error is not None
+    assert (error.code, "query_params must be QueryParams" in error.message) == ("handler_error", True)
+
+
 def test_a_submit_that_ends_at_once_is_never_queried() -> None:
     """A final first answer ends the task with its result (F32)."""
     done = run(Kind.SUBMIT, SubmitResult.succeeded({"text": "hello"}, usage={"page": 2}))

@@ -115,6 +115,7 @@ class TestLive(VendorMatrix):
         task = live.run("a~at_once=1", options={"wait": 10})
         assert (task.status, task.query_count) == (TaskStatus.SUCCEEDED, 0)
         self.check_result(task.result)
+        self.check_result(live.house.manager.refresh_result(task.id).result)
         assert live.run("a~at_once=1").query_count == 1
 
     def test_live_a_result_that_the_vendor_removed_is_gone(self, live: Live) -> None:
@@ -245,6 +246,8 @@ def test_a_job_that_is_over_at_the_submit_is_ended_by_it() -> None:
     made = submitted(shown("succeeded", 201, output=V), waiting)
     assert isinstance(made.result, VideoResponse)
     assert (made.status, made.expires_after) == (TaskStatus.SUCCEEDED, timedelta(hours=1))
+    assert made.query_params is not None
+    assert made.query_params.external_task_id == "p1"
     failed = submitted(shown("failed", 201, error="no (E005)"), waiting)
     assert failed.error is not None
     assert (failed.status, failed.error.code) == (TaskStatus.FAILED, "E005")

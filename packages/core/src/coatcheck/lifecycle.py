@@ -79,8 +79,12 @@ class InProgress:
 
 @frozen(kw_only=True)
 class Succeeded:
-    """The vendor is done; the result itself lies beside the record."""
+    """The vendor is done; the result itself lies beside the record.
 
+    Query params come with a job that was done at once, so that its result can be fetched again.
+    """
+
+    query_params: QueryParams | None = None
     usage: Mapping[str, int] | None = None
     resources: tuple[tuple[str, str], ...] = ()
     expires_after: timedelta | None = None
@@ -453,6 +457,7 @@ def _succeeded(task: Task, event: Succeeded, now: datetime) -> Move:
         Verdict.VENDOR,
         now,
         Job.NONE,
+        query_params=event.query_params or task.query_params,
         result_expires_at=expires_at,
         last_observation=seen,
         **_counted(task),

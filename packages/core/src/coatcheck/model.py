@@ -316,7 +316,30 @@ class _Answer:
 class SubmitResult(_Answer):
     """What a submit came to."""
 
+    #: Also of a job that was done at once: with them its result can be fetched again.
     query_params: QueryParams | None = None
+
+    @classmethod
+    def succeeded(
+        cls,
+        result: Any,
+        *,
+        query_params: QueryParams | None = None,
+        usage: Mapping[str, int] | None = None,
+        resources: Iterable[tuple[str, str]] = (),
+        expires_after: timedelta | None = None,
+        provider_status: str | None = None,
+    ) -> Self:
+        """The vendor did it at once; with query params ``refresh_result`` can ask about the job later."""
+        return cls(
+            status=TaskStatus.SUCCEEDED,
+            result=result,
+            query_params=query_params,
+            usage=usage,
+            resources=resources,
+            expires_after=expires_after,
+            provider_status=provider_status,
+        )
 
     @classmethod
     def submitted(

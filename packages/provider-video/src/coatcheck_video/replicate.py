@@ -63,7 +63,7 @@ class ReplicateOptions(HostedOptions):
 
     #: A deployment of your own, like "owner/name", in place of a model.
     deployment: str | None = text(200)
-    #: Seconds that the submit may wait for the end of the job, whose result then cannot be refreshed.
+    #: Seconds that the submit may wait for the end of the job.
     wait: int | None = whole(1, 60)
     #: Seconds until the vendor cancels the job.
     cancel_after: int | None = whole(1, 86_400)

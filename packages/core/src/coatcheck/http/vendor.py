@@ -410,6 +410,7 @@ class VendorHandler(HttpHandler[Q], Generic[Q, J]):
             if isinstance(answer, QueryResult) and answer.status is SUCCEEDED:
                 return SubmitResult.succeeded(
                     answer.result,
+                    query_params=self.create_query_params(job, params) if job.id else None,
                     usage=answer.usage,
                     expires_after=answer.expires_after,
                     provider_status=job.word,

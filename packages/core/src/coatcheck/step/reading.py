@@ -235,6 +235,10 @@ class Reading:
         return None
 
     def _succeeded(self, answer: Any, word: str | None) -> tuple[Event, bytes | None]:
+        params = answer.query_params if self._kind in SUBMITS else None
+        if not isinstance(params, QueryParams | None):
+            return self._misbehaved(f"query_params must be QueryParams, found {type(params).__name__}"), None
+        self._check_params(params)
         try:
             result = codec.encode_value(answer.result, field="result", cap=codec.CAPS["result"])
         except NotPersistableError as error:
@@ -244,6 +248,7 @@ class Reading:
         if self._vault.seen:
             result = self._vault.redact_bytes(result)  # a vendor that echoes our key (G8)
         event = Succeeded(
+            query_params=params,
             usage=answer.usage,
             resources=_pairs(answer.resources),
             expires_after=_duration(answer.expires_after),
