@@ -4,9 +4,12 @@ A task that an index forgot would wait for ever, and one that it kept would be h
 would see either only by luck. So this test looks inside, which no other does.
 """
 
+import random
 import secrets
 import struct
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -16,8 +19,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import invariant, run_state_machine_as_test
 from tests.store_redis.servers import RedisServer
 
+from coatcheck.lifecycle import GateClose
+from coatcheck.model import Job, Limit, Rate, Side, TaskStatus
+from coatcheck.store import Filter, Kind, Lease, Room, Transition
 from coatcheck.testing.clock import FakeClock
+from coatcheck.testing.records import claim, new_task, transition
 from coatcheck.testing.store_machine import store_machine
+from coatcheck_redis import scripts
 from coatcheck_redis.store import RedisStore
 
 _ROW = struct.Struct("<B31q")
@@ -191,6 +199,16 @@ class House:
                 assert used >= int(limit), key
 
 
+def look_into(client: redis.Redis, namespace: str) -> None:
+    """Check that all that is kept agrees with the rows."""
+    house = House(client, namespace)
+    house.check_scores()
+    house.check_members()
+    house.check_lanes()
+    house.check_turns()
+    house.check_blocked()
+
+
 class _Watched:
     """Looks into Redis after every step."""
 
@@ -200,12 +218,7 @@ class _Watched:
     @invariant()
     def redis_is_in_order(self) -> None:
         """All that is kept agrees with the rows."""
-        house = House(self.client, self.store.namespace)
-        house.check_scores()
-        house.check_members()
-        house.check_lanes()
-        house.check_turns()
-        house.check_blocked()
+        look_into(self.client, self.store.namespace)
 
 
 @pytest.mark.parametrize("ageing", [None, timedelta(seconds=10)])
@@ -226,3 +239,99 @@ def test_indexes_and_rows_agree_after_every_step(redis7: RedisServer, ageing: ti
             suppress_health_check=[HealthCheck.too_slow],
         )
         run_state_machine_as_test(machine, settings=long_runs)
+
+
+#: What bounds a claim, and how small it is made, so that short histories meet every bound.
+_BOUNDS = {
+    "base": {"local PORTION = 1000": "local PORTION = 4"},
+    "claim": {
+        "URGENT, PATIENCE = 256, 500": "URGENT, PATIENCE = 2, 3",
+        "WAKES, MOST_WOKEN = 64, 1000": "WAKES, MOST_WOKEN = 1, 2",
+        "MOST_SUSPECTS = 1024": "MOST_SUSPECTS = 4",
+        "math.max(total, 16)": "math.max(total, 1)",
+    },
+}
+
+
+@pytest.fixture
+def small_bounds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Scripts that look at a few rows and lanes where they look at hundreds otherwise."""
+    read = scripts._read
+
+    def read_small(name: str) -> str:
+        text = read(name)
+        for bound, small in _BOUNDS.get(name, {}).items():
+            assert bound in text
+            text = text.replace(bound, small)
+        return text
+
+    monkeypatch.setattr(scripts, "_read", read_small)
+    scripts.script.cache_clear()
+    yield
+    monkeypatch.undo()
+    scripts.script.cache_clear()
+
+
+def _step(lease: Lease, rng: random.Random) -> Transition | None:
+    """Return what comes of a step; ``None``: its worker died."""
+    chance = rng.random()
+    if chance < 0.1:
+        return None
+    match lease.kind:
+        case Kind.SUBMIT if chance < 0.2:
+            gate = GateClose(delay=timedelta(seconds=2))
+            return transition(lease, TaskStatus.PENDING_SUBMIT, delay=1, side=Side.SUBMIT, gate=gate)
+        case Kind.SUBMIT:
+            return transition(lease, TaskStatus.SUBMITTED, delay=rng.randrange(4))
+        case Kind.QUERY if chance < 0.5:
+            return transition(lease, TaskStatus.SUCCEEDED)
+        case Kind.QUERY if chance < 0.6:
+            return transition(lease, TaskStatus.SUBMIT_UNKNOWN, ghost_for=timedelta(seconds=5))
+        case Kind.QUERY:
+            return transition(lease, TaskStatus.RUNNING, delay=rng.randrange(4))
+        case Kind.RECOVER:
+            return transition(lease, TaskStatus.PENDING_SUBMIT, job=Job.NONE)
+        case _:
+            return transition(lease, TaskStatus.TRACKING_TIMED_OUT, job=Job.NONE)
+
+
+@pytest.mark.usefixtures("small_bounds")
+@pytest.mark.parametrize("seed", range(3))
+def test_what_one_claim_leaves_the_next_ones_find(redis7: RedisServer, seed: int, namespace: str) -> None:
+    """However little a claim looks at, every task ends in time, and nothing is forgotten on the way (G6)."""
+    rng, clock = random.Random(seed), FakeClock()
+    ageing = timedelta(seconds=7) if seed % 2 else None
+    handlers = ("first", "second")
+    with closing(RedisStore(redis7.url, namespace=namespace, ageing=ageing, clock=clock)) as store:
+        store.set_limit([Limit(account=f"a{number}", live=2) for number in range(6)])
+        rate = Rate(3, timedelta(seconds=2))
+        store.set_limit([Limit(provider="p0", side=Side.SUBMIT, rate=rate), Limit(tenant="t1", live=2)])
+        tasks = [
+            new_task(
+                handler_key=rng.choice(handlers),
+                provider_key=f"p{rng.randrange(3)}",
+                account=f"a{rng.randrange(6)}",
+                tenant=f"t{rng.randrange(6)}",
+                priority=rng.choice([0, 0, 5]),
+                delay=timedelta(seconds=rng.choice([0, 0, 20])),
+                queue_deadline=rng.choice([None, timedelta(seconds=20)]),
+            )
+            for _ in range(80)
+        ]
+        store.add(tasks)
+        with redis7.client() as client:
+            waiting, began = len(tasks), clock()
+            while waiting:
+                able = rng.choice([handlers, handlers, handlers[:1], handlers[1:]])
+                room = Room(total=rng.choice([5, 50]), is_idle=rng.choice([True, False]))
+                batch = claim(store, room=room, worker=rng.choice("abc"), handlers=able)
+                moves = [move for lease in batch.leases if (move := _step(lease, rng)) is not None]
+                store.commit(moves)
+                waiting -= sum(move.status.is_end for move in moves)
+                look_into(client, namespace)
+                if not batch.leases and room.is_idle and able == handlers:
+                    dead = [stored.row.id for stored in store.list(Filter(quarantined=True)).items]
+                    store.make_due(dead, redrive=True)
+                    if not dead and batch.next_at is not None:
+                        clock.move_to(batch.next_at)
+                assert clock() - began < timedelta(hours=1), "expected all to end long before their deadline"
