@@ -144,6 +144,8 @@ def wheels(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """Run the scripts in benchmarks/ that are named, or all of them; nothing is asserted."""
     install(session, "tests", engine=True)
+    # arq reads replies in C, so we may, too.
+    session.install("-e", "packages/store-redis[hiredis]")
     names = [argument for argument in session.posargs if not argument.startswith("-")]
     options = [argument for argument in session.posargs if argument.startswith("-")]
     scripts = [Path("benchmarks", f"{name}.py") for name in names] or sorted(
