@@ -21,6 +21,7 @@ from coatcheck.transport import protocol
 from coatcheck.transport.environment import Environment
 from coatcheck.transport.forks import forks
 from coatcheck.transport.guard import check_behind_proxy
+from coatcheck.transport.loop import new_event_loop
 from coatcheck.transport.outgoing import Outgoing, Stream, prepare
 from coatcheck.transport.reading import Body, is_inside, maybe_sent, not_sent
 
@@ -150,7 +151,7 @@ class AiohttpTransport:
         self._check_open()
         with self._lock:
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
+                self._loop = new_event_loop()
                 self._thread = threading.Thread(
                     target=_run, args=(self._loop,), name="coatcheck-aiohttp", daemon=True
                 )

@@ -2,29 +2,21 @@
 
 import asyncio
 import contextlib
-import selectors
 import threading
-import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
 
+from coatcheck.transport.loop import new_event_loop
 from coatcheck.worker.held import Item
 from coatcheck.worker.inbox import Inbox
 
 #: How long a stopped loop waits for its thread, in seconds.
 _JOIN = 1.0
-#: How many steps begin when the loop has nothing else to do, and after how many seconds they do in any case.
-_PORTION = 16
-_PATIENCE = 0.02
 
 
 class AsyncCalls:
     """Runs items as tasks of one event loop and hands them in. The thread starts with the first item.
 
-    How many there are at a time is bounded by the room that the worker claims. Replies go first: under load
-    a step begins when none is there to be read. Hundreds of calls at once would cost a fifth more each, since
-    nothing of a call is left in the processor's caches when its reply comes.
+    How many there are at a time is bounded by the room that the worker claims.
 
     Args:
         run: runs an item's step and says whether it is to be handed in.
@@ -43,24 +35,21 @@ class AsyncCalls:
         self._at_end = at_end
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        #: Steps that have not begun.
-        self._waiting: deque[Item] = deque()
-        self._begun_at = 0.0
         # The loop itself keeps weak references only.
         self._tasks: dict[Item, asyncio.Task[None]] = {}
 
     @property
     def is_busy(self) -> bool:
         """Whether a step is on the loop."""
-        return bool(self._tasks or self._waiting)
+        return bool(self._tasks)
 
     def put(self, items: Iterable[Item]) -> None:
         """Start these steps."""
         if self._loop is None:
-            self._loop = asyncio.SelectorEventLoop(_Selector(self._begin_some))
+            self._loop = new_event_loop()
             self._thread = threading.Thread(target=self._work, name="coatcheck-loop", daemon=True)
             self._thread.start()
-        self._loop.call_soon_threadsafe(self._waiting.extend, list(items))
+        self._loop.call_soon_threadsafe(self._start, list(items))
 
     def give_up(self, item: Item) -> None:
         """Cancel a step whose call takes too long; it is handed in as late once it has ended."""
@@ -86,16 +75,10 @@ class AsyncCalls:
         finally:
             loop.close()
 
-    def _begin_some(self, is_idle: bool) -> bool:  # noqa: FBT001  # the selector's one question
-        """Begin a few steps when the loop is idle, or has not been for long; returns whether any were."""
-        if not self._waiting or not (is_idle or time.monotonic() - self._begun_at > _PATIENCE):
-            return False
-        self._begun_at = time.monotonic()
+    def _start(self, items: list[Item]) -> None:
         loop = asyncio.get_running_loop()
-        for _ in range(min(_PORTION, len(self._waiting))):
-            item = self._waiting.popleft()
+        for item in items:
             self._tasks[item] = loop.create_task(self._one(item))
-        return True
 
     async def _one(self, item: Item) -> None:
         is_to_hand_in = True
@@ -107,7 +90,7 @@ class AsyncCalls:
             del self._tasks[item]
             if is_to_hand_in:
                 self._inbox.put(item)
-            if not self.is_busy:
+            if not self._tasks:
                 self._inbox.ring()
 
     def _cancel(self, item: Item) -> None:
@@ -117,7 +100,6 @@ class AsyncCalls:
 
     def _cancel_all(self) -> None:
         loop = asyncio.get_running_loop()
-        self._waiting.clear()
         for task in self._tasks.values():
             task.cancel()
         waiting = list(self._tasks.values())
@@ -133,22 +115,3 @@ class AsyncCalls:
 
         # Kept by the loop until it stops: nothing else runs on it any more.
         self._last = loop.create_task(end())
-
-
-class _Selector(selectors.DefaultSelector):
-    """Tells when the loop looks for events, and whether it has anything to do.
-
-    Args:
-        begin: told whether the loop is idle; returns whether it has something to do now.
-    """
-
-    def __init__(self, begin: Callable[[bool], bool]) -> None:
-        super().__init__()
-        self._begin = begin
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, Any]]:
-        ready = super().select(0)
-        is_idle = not ready and (timeout is None or timeout > 0)
-        if self._begin(is_idle) or not is_idle:
-            return ready
-        return super().select(timeout)

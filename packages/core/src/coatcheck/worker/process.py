@@ -19,7 +19,7 @@ def own_process() -> Iterator[None]:
     Threads take turns every millisecond: with Python's 5 ms each of the many short waits in the store would
     cost the main loop a turn of that length, and the next polls would come late. Garbage is collected less
     often, and not among what is loaded by now: looking through all modules and all steps under way again and
-    again costs a fifth of the worker's time.
+    again costs more than a tenth of the worker's time.
     """
     turn, thresholds = sys.getswitchinterval(), gc.get_threshold()
     sys.setswitchinterval(0.001)
