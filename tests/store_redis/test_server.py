@@ -551,6 +551,22 @@ def test_a_server_that_lost_its_last_writes_wakes_the_waiting(own_server: RedisS
         assert found == [True]
 
 
+def test_lost_writes_are_noticed_whoever_listens_first(own_server: RedisServer) -> None:
+    """Another thread of the process may have subscribed anew before the worker waits."""
+    with closing(RedisStore(own_server.url, namespace="lost")) as store:
+        for _ in range(3):
+            store.add([new_task(handler_key="another")])
+        mark = claim(store).mark
+        assert store.wait_for_work(mark, timedelta(milliseconds=1)) is False
+        session = store._listener._session
+        own_server.command("HSET", "coatcheck:{lost}:meta", "work", 1)
+        own_server.cut()
+        _until(lambda: session is not None and session.is_over)
+        store.wait_for_change("missing", 0, PATIENCE)
+        assert store.wait_for_work(mark, PATIENCE) is True
+        assert store.wait_for_work(claim(store).mark, timedelta(milliseconds=1)) is False
+
+
 def test_closing_ends_all_waits(redis7: RedisServer, namespace: str) -> None:
     """Nobody is left behind in a store that is closed."""
     store = RedisStore(redis7.url, namespace=namespace)

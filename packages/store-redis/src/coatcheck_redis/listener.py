@@ -26,8 +26,10 @@ _TRIES = 3
 class _Session:
     """One subscription, from its start to its end."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: int) -> None:
         self.condition = threading.Condition()
+        #: How often there had been work when the subscription before this one ended.
+        self.before = before
         #: How often there was work, as far as it is known.
         self.mark = 0
         #: The same at its start.
@@ -83,7 +85,8 @@ class Listener:
             session = self._ready(end)
             if session is None:
                 return False
-            if session is not known and session.first_mark < mark:
+            counted = session.first_mark if session is not known else session.mark
+            if counted < mark and (session is not known or session.first_mark < session.before):
                 # The server has lost its last writes: what is counted now was not seen by anybody.
                 return True
             with session.condition:
@@ -150,7 +153,10 @@ class Listener:
             self._connection.check_open()
             session = self._session
             if session is None or session.is_over:
-                session = self._session = _Session()
+                before = 0
+                if session is not None:
+                    before = session.mark if session.is_ready else session.before
+                session = self._session = _Session(before)
                 session.thread = threading.Thread(
                     target=self._listen, args=(session,), name="coatcheck-redis-listener", daemon=True
                 )
