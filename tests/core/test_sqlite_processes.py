@@ -14,8 +14,8 @@ import pytest
 from coatcheck.errors import StoreConfigError, StoreUnavailableError
 from coatcheck.model import TaskStatus
 from coatcheck.store import Outcome
+from coatcheck.stores.micros import from_micros, to_micros
 from coatcheck.stores.sqlite import SqliteStore
-from coatcheck.stores.sqlite.clock import from_micros, to_micros
 from coatcheck.testing.records import claim, new_task, transition
 
 SCRIPTS = Path(__file__).parent / "scripts"

@@ -5,9 +5,11 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from typing import Any
 
-from coatcheck.model import Limit, Pause, Rate, Side, WaitReason
+from coatcheck.model import Limit, Pause, Rate, Side
 from coatcheck.store import QUARANTINE_CLAIMS, Explanation, Filter, Gate, Row, Stats
-from coatcheck_redis.rows import SEPARATOR, STATUSES, Unpacked, from_micros, span
+from coatcheck.stores.explaining import SeenWorker, explanation, refused
+from coatcheck.stores.micros import from_micros, span
+from coatcheck_redis.rows import SEPARATOR, STATUSES, Unpacked
 
 #: Separates format, handlers and skipped accounts in a worker's sign.
 _PART = "\x1e"
@@ -16,17 +18,15 @@ _PAUSED = struct.Struct("<qI")
 _GATE = struct.Struct("<qq")
 _SEEN = 8
 
-_Worker = tuple[frozenset[str], frozenset[str], int]
-
 
 def sign_of(format_: int, handlers: Collection[str], skipped: Collection[str]) -> str:
     """Return what a worker can do, as one text."""
     return _PART.join((str(format_), SEPARATOR.join(handlers), SEPARATOR.join(skipped)))
 
 
-def _worker(value: bytes) -> _Worker:
+def _worker(value: bytes) -> SeenWorker:
     format_, handlers, skipped = value[_SEEN:].decode().split(_PART)
-    return _names(handlers), _names(skipped), int(format_)
+    return SeenWorker(_names(handlers), _names(skipped), int(format_))
 
 
 def _names(text: str) -> frozenset[str]:
@@ -96,7 +96,7 @@ def stats(answer: Any) -> Stats:
         limits=tuple(limit for _, limit in sorted(limits, key=by_name)),
         pauses=tuple(pause for _, pause in sorted(pauses, key=by_name)),
         gates=tuple(gate for _, gate in sorted(gates, key=by_name)),
-        handlers=frozenset().union(*(_worker(worker)[0] for worker in workers)),
+        handlers=frozenset().union(*(_worker(worker).handlers for worker in workers)),
         quarantined=quarantined,
         ready_lanes=ready,
         blocked_lanes=blocked,
@@ -128,61 +128,29 @@ def explain(ids: Sequence[str], answer: Any) -> list[Explanation | None]:
     now, found, rows = answer
     workers = [_worker(worker) for worker in found]
     return [
-        None if row is None else _why(int(now), Unpacked(id_, row[0]), workers, row[1:])
+        None if row is None else _explained(int(now), Unpacked(id_, row[0]), workers, row[1:])
         for id_, row in zip(ids, rows, strict=True)
     ]
 
 
-def _why(now: int, unpacked: Unpacked, workers: list[_Worker], refused: Sequence[bytes]) -> Explanation:
-    row = unpacked.row
-    if row.finished_at is not None:
-        return Explanation(reason=WaitReason.ENDED, message=f"the task ended {row.status}")
-    if row.is_leased and unpacked.lease_until > now:
-        return Explanation(
-            reason=WaitReason.LEASED, message="a worker holds it", until=from_micros(unpacked.lease_until)
-        )
-    if row.claims >= QUARANTINE_CLAIMS:
-        message = f"{row.claims} workers died with it; make_due(redrive=True) frees it"
-        return Explanation(reason=WaitReason.QUARANTINED, message=message)
-    if row.due_at is not None and row.due_at > from_micros(now):
-        return Explanation(reason=WaitReason.NOT_DUE, message="its time has not come", until=row.due_at)
-    able = [worker for worker in workers if row.handler_key in worker[0]]
-    if not able:
-        message = f"no worker with handler {row.handler_key!r} was seen in the last minute; start one"
-        return Explanation(reason=WaitReason.NO_HANDLER, message=message)
-    if all(worker[2] < unpacked.format for worker in able):
-        message = f"its record has format {unpacked.format}; every worker seen is older, upgrade one"
-        return Explanation(reason=WaitReason.NEWER_RECORD, message=message)
-    if all(row.account in worker[1] for worker in able):
-        message = f"no worker can look account {row.account!r} up; configure it where a worker runs"
-        return Explanation(reason=WaitReason.UNKNOWN_ACCOUNT, message=message)
-    if refused[0]:
-        return _refusal(*refused)
-    return Explanation(reason=WaitReason.READY, message="it goes with the next free place of a worker")
-
-
-_MESSAGES: dict[str, Callable[[list[str]], tuple[WaitReason, str]]] = {
-    "pause": lambda p: (WaitReason.PAUSED, f"{p[0]} {p[1]!r} is paused"),
-    "gate": lambda p: (
-        WaitReason.GATE,
-        f"the vendor asked for patience: {p[2]} gate of {p[0]!r}, account {p[1]!r}",
-    ),
-    "rate": lambda p: (
-        WaitReason.RATE,
-        f"the {p[0]} rate of {' and '.join(repr(n) for n in p[1:] if n)} is used up",
-    ),
-    "live": lambda p: (
-        (WaitReason.ACCOUNT_BUSY, f"account {p[1]!r} has as many live jobs as it may")
-        if p[0] == "account"
-        else (WaitReason.TENANT_QUOTA, f"tenant {p[1]!r} has as many live jobs as it may")
-    ),
-}
+def _explained(
+    now: int, unpacked: Unpacked, workers: list[SeenWorker], refuser: Sequence[bytes]
+) -> Explanation:
+    return explanation(
+        unpacked.row,
+        now=from_micros(now),
+        lease_until=from_micros(unpacked.lease_until),
+        format=unpacked.format,
+        workers=workers,
+        refusal=lambda: _refusal(*refuser) if refuser[0] else None,
+    )
 
 
 def _refusal(key: bytes, until: bytes, pause: bytes) -> Explanation:
     kind, *parts = key.decode().split(SEPARATOR)
-    reason, message = _MESSAGES[kind](parts)
-    if pause:
-        told = _pause(parts, pause)
-        message = f"{message} by {told.by}: {told.reason}"
-    return Explanation(reason=reason, message=message, until=from_micros(int(until)) if until else None)
+    return refused(
+        kind,
+        parts,
+        until=from_micros(int(until)) if until else None,
+        pause=_pause(parts, pause) if pause else None,
+    )

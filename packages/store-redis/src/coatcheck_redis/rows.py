@@ -5,12 +5,13 @@ the same layout.
 """
 
 import struct
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
 from coatcheck.model import CancelFlag, Side, Step, TaskStatus
 from coatcheck.store import Kind, Lease, NewTask, Row, Stored, Transition
+from coatcheck.stores.micros import from_micros, span, to_micros
 
 #: Separates names that are kept together; names hold no control characters.
 SEPARATOR = "\x1f"
@@ -49,24 +50,6 @@ _ROW = struct.Struct("<B31q")
 _NEW = struct.Struct("<8q")
 _MOVE = struct.Struct("<25qd")
 _LEASE = struct.Struct("<B4i")
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-
-
-def to_micros(at: datetime) -> int:
-    """Return microseconds since the epoch."""
-    return (at - _EPOCH) // _MICROSECOND
-
-
-def from_micros(micros: float) -> datetime:
-    """Return the aware UTC datetime of microseconds since the epoch; exact until the year 2096."""
-    return datetime.fromtimestamp(micros / 1_000_000, UTC)
-
-
-def span(duration: timedelta) -> int:
-    """Return a duration in microseconds."""
-    return duration // _MICROSECOND
 
 
 def status_code(status: TaskStatus) -> int:

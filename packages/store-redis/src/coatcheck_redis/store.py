@@ -29,6 +29,7 @@ from coatcheck.store import (
     Stored,
     Transition,
 )
+from coatcheck.stores.micros import from_micros, span, to_micros
 from coatcheck_redis import reading
 from coatcheck_redis.address import parse
 from coatcheck_redis.connection import Connection
@@ -38,13 +39,10 @@ from coatcheck_redis.rows import (
     SEPARATOR,
     STATUSES,
     Unpacked,
-    from_micros,
     names_of,
     pack_move,
     pack_new,
-    span,
     status_code,
-    to_micros,
     unpack_lease,
 )
 

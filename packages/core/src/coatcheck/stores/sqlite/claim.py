@@ -13,7 +13,7 @@ from attrs import define, field
 
 from coatcheck.model import CancelFlag, Job, Step, TaskStatus
 from coatcheck.store import QUARANTINE_CLAIMS, Kind, Lease, Room
-from coatcheck.stores.sqlite.clock import from_micros
+from coatcheck.stores.micros import from_micros
 from coatcheck.stores.sqlite.hot import COLUMNS, SHOWN, Hot, split, stored_of
 from coatcheck.stores.sqlite.lanes import EMPTY, QUERY, RESUBMIT, SUBMIT, Lanes, permit_side
 from coatcheck.stores.sqlite.resources import SEPARATOR, Resource, Resources, key_of

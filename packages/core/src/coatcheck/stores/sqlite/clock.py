@@ -7,30 +7,10 @@ same one; after a reboot a new anchor is taken.
 import subprocess
 import sys
 import time
-from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 
 from attrs import frozen
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-
-
-def to_micros(at: datetime) -> int:
-    """Return microseconds since the epoch."""
-    return (at - EPOCH) // _MICROSECOND
-
-
-def from_micros(micros: int) -> datetime:
-    """Return the aware UTC datetime of microseconds since the epoch; exact until the year 2096."""
-    # A third faster than adding a timedelta, and done five times for every leased row.
-    return datetime.fromtimestamp(micros / 1_000_000, UTC)
-
-
-def span(duration: timedelta) -> int:
-    """Return a duration in microseconds."""
-    return duration // _MICROSECOND
 
 
 def counted_micros() -> int:

@@ -8,7 +8,7 @@ import attrs
 
 from coatcheck.model import CancelFlag, Step, TaskStatus
 from coatcheck.store import Kind, Row, Stored
-from coatcheck.stores.sqlite.clock import from_micros
+from coatcheck.stores.micros import from_micros
 
 
 @attrs.define(eq=False)

@@ -1,11 +1,12 @@
 """What only reads: one task, a page of tasks, counts, and why a task waits."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from coatcheck.errors import ValidationError
-from coatcheck.model import Limit, Pause, Rate, Side, TaskStatus, WaitReason
+from coatcheck.model import Limit, Pause, Rate, Side, TaskStatus
 from coatcheck.store import (
     QUARANTINE_CLAIMS,
     WORKER_SEEN,
@@ -13,13 +14,15 @@ from coatcheck.store import (
     Filter,
     Gate,
     Page,
+    Row,
     Stats,
     Stored,
 )
-from coatcheck.stores.sqlite.clock import from_micros, span
-from coatcheck.stores.sqlite.hot import COLUMNS, SHOWN, Hot, split, stored_of
+from coatcheck.stores.explaining import SeenWorker, explanation, refused
+from coatcheck.stores.micros import from_micros, span
+from coatcheck.stores.sqlite.hot import SHOWN, stored_of
 from coatcheck.stores.sqlite.lanes import EMPTY, QUERY, SUBMIT, permit_side
-from coatcheck.stores.sqlite.resources import SEPARATOR, Resource, Resources
+from coatcheck.stores.sqlite.resources import SEPARATOR, Resources
 from coatcheck.stores.sqlite.unit import LISTED, Unit, listed
 
 
@@ -85,12 +88,6 @@ def stats(unit: Unit) -> Stats:
             "SELECT side, provider, account, tenant, count, per, live FROM @limits ORDER BY subject"
         )
     )
-    pauses = tuple(
-        Pause(kind, name, by, reason, from_micros(since))
-        for kind, name, by, reason, since in unit.all(
-            "SELECT kind, name, by, reason, since FROM @pauses ORDER BY kind, name"
-        )
-    )
     gates = tuple(
         Gate(
             provider=provider,
@@ -112,9 +109,9 @@ def stats(unit: Unit) -> Stats:
         now=from_micros(now),
         by_status={status: counted.get(status.value, 0) for status in TaskStatus},
         limits=limits,
-        pauses=pauses,
+        pauses=_pauses(unit),
         gates=gates,
-        handlers=frozenset().union(*(worker[0] for worker in _workers(unit))),
+        handlers=frozenset().union(*(worker.handlers for worker in _workers(unit))),
         quarantined=unit.one("SELECT COUNT(*) FROM @tasks WHERE claims > 2 AND finished_at IS NULL"),
         ready_lanes=unit.one("SELECT COUNT(*) FROM @lanes WHERE is_ready = 1 AND key1 < ?", EMPTY),
         blocked_lanes=unit.one("SELECT COUNT(*) FROM @lanes WHERE is_ready = 0"),
@@ -122,12 +119,16 @@ def stats(unit: Unit) -> Stats:
     )
 
 
-def _workers(unit: Unit) -> list[tuple[frozenset[str], frozenset[str], int]]:
-    """Return handlers, skipped accounts and record format of the workers that were seen lately."""
+def _pauses(unit: Unit) -> tuple[Pause, ...]:
+    rows = unit.all("SELECT kind, name, by, reason, since FROM @pauses ORDER BY kind, name")
+    return tuple(Pause(kind, name, by, reason, from_micros(since)) for kind, name, by, reason, since in rows)
+
+
+def _workers(unit: Unit) -> list[SeenWorker]:
     rows = unit.all(
         "SELECT handlers, skip, format FROM @workers WHERE seen_at > ?", unit.now - span(WORKER_SEEN)
     )
-    return [(_names(handlers), _names(skip), format_) for handlers, skip, format_ in rows]
+    return [SeenWorker(_names(handlers), _names(skip), format_) for handlers, skip, format_ in rows]
 
 
 def _names(text: str) -> frozenset[str]:
@@ -140,73 +141,31 @@ def explain(unit: Unit, ids: Sequence[str]) -> list[Explanation | None]:
     workers = _workers(unit)
     answers: list[Explanation | None] = []
     for id_ in ids:
-        text = f"SELECT {COLUMNS} FROM @tasks WHERE id = ?"  # noqa: S608  # column names
-        row = unit.run(text, id_).fetchone()
-        answers.append(None if row is None else _why(unit, split(row)[0], resources, workers))
+        text = f"SELECT lease_until, {SHOWN} FROM @tasks WHERE id = ?"  # noqa: S608  # column names
+        found = unit.run(text, id_).fetchone()
+        if found is None:
+            answers.append(None)
+            continue
+        lease_until, stored = found[0], stored_of(found[1:])
+        answer = explanation(
+            stored.row,
+            now=from_micros(unit.now),
+            lease_until=None if lease_until is None else from_micros(lease_until),
+            format=stored.format,
+            workers=workers,
+            refusal=partial(_refusal, unit, stored.row, resources),
+        )
+        answers.append(answer)
     return answers
 
 
-def _why(
-    unit: Unit,
-    hot: Hot,
-    resources: Resources,
-    workers: list[tuple[frozenset[str], frozenset[str], int]],
-) -> Explanation:
-    now = unit.now
-    if hot.finished_at is not None:
-        return Explanation(reason=WaitReason.ENDED, message=f"the task ended {hot.status}")
-    if hot.token is not None and hot.lease_until is not None and hot.lease_until > now:
-        return Explanation(
-            reason=WaitReason.LEASED, message="a worker holds it", until=from_micros(hot.lease_until)
-        )
-    if hot.claims >= QUARANTINE_CLAIMS:
-        message = f"{hot.claims} workers died with it; make_due(redrive=True) frees it"
-        return Explanation(reason=WaitReason.QUARANTINED, message=message)
-    if hot.due_at is not None and hot.due_at > now:
-        return Explanation(
-            reason=WaitReason.NOT_DUE, message="its time has not come", until=from_micros(hot.due_at)
-        )
-    able = [worker for worker in workers if hot.handler in worker[0]]
-    if not able:
-        message = f"no worker with handler {hot.handler!r} was seen in the last minute; start one"
-        return Explanation(reason=WaitReason.NO_HANDLER, message=message)
-    if all(worker[2] < hot.format for worker in able):
-        message = f"its record has format {hot.format}; every worker seen is older, upgrade one"
-        return Explanation(reason=WaitReason.NEWER_RECORD, message=message)
-    if all(hot.account in worker[1] for worker in able):
-        message = f"no worker can look account {hot.account!r} up; configure it where a worker runs"
-        return Explanation(reason=WaitReason.UNKNOWN_ACCOUNT, message=message)
-    side = SUBMIT if hot.status == TaskStatus.PENDING_SUBMIT else QUERY
-    tenant = hot.tenant if side == SUBMIT else None
-    for resource in resources.of(permit_side(side), hot.provider, hot.account, tenant):
+def _refusal(unit: Unit, row: Row, resources: Resources) -> Explanation | None:
+    side = SUBMIT if row.status is TaskStatus.PENDING_SUBMIT else QUERY
+    tenant = row.tenant if side == SUBMIT else None
+    for resource in resources.of(permit_side(side), row.provider_key, row.account, tenant):
         if resource.room < 1:
-            return _refusal(unit, resource)
-    return Explanation(reason=WaitReason.READY, message="it goes with the next free place of a worker")
-
-
-_MESSAGES: dict[str, Callable[[list[str]], tuple[WaitReason, str]]] = {
-    "pause": lambda p: (WaitReason.PAUSED, f"{p[0]} {p[1]!r} is paused"),
-    "gate": lambda p: (
-        WaitReason.GATE,
-        f"the vendor asked for patience: {p[2]} gate of {p[0]!r}, account {p[1]!r}",
-    ),
-    "rate": lambda p: (
-        WaitReason.RATE,
-        f"the {p[0]} rate of {' and '.join(repr(n) for n in p[1:] if n)} is used up",
-    ),
-    "live": lambda p: (
-        (WaitReason.ACCOUNT_BUSY, f"account {p[1]!r} has as many live jobs as it may")
-        if p[0] == "account"
-        else (WaitReason.TENANT_QUOTA, f"tenant {p[1]!r} has as many live jobs as it may")
-    ),
-}
-
-
-def _refusal(unit: Unit, resource: Resource) -> Explanation:
-    kind, *parts = resource.key.split(SEPARATOR)
-    reason, message = _MESSAGES[kind](parts)
-    if kind == "pause":
-        ((by, why),) = unit.all("SELECT by, reason FROM @pauses WHERE kind = ? AND name = ?", *parts)
-        message = f"{message} by {by}: {why}"
-    until = None if resource.next_at is None else from_micros(resource.next_at)
-    return Explanation(reason=reason, message=message, until=until)
+            kind, *parts = resource.key.split(SEPARATOR)
+            until = None if resource.next_at is None else from_micros(resource.next_at)
+            pause = next((one for one in _pauses(unit) if [one.kind, one.name] == parts), None)
+            return refused(kind, parts, until=until, pause=pause if kind == "pause" else None)
+    return None

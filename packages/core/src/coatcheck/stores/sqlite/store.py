@@ -33,10 +33,11 @@ from coatcheck.store import (
     Stored,
     Transition,
 )
+from coatcheck.stores.micros import from_micros, span, to_micros
 from coatcheck.stores.sqlite import reading
 from coatcheck.stores.sqlite.adding import Adding
 from coatcheck.stores.sqlite.claim import LOST_AT, Claim, load_params, new_token
-from coatcheck.stores.sqlite.clock import Anchor, boot_id, from_micros, span, to_micros
+from coatcheck.stores.sqlite.clock import Anchor, boot_id
 from coatcheck.stores.sqlite.commit import Commit, commit_each, load
 from coatcheck.stores.sqlite.database import MEMORY, Database
 from coatcheck.stores.sqlite.hot import SHOWN, Hot, stored_of
