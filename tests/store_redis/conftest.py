@@ -59,7 +59,7 @@ def redis_cluster(missing: Missing, tmp_path_factory: Folders) -> Iterator[Redis
 
 @pytest.fixture(scope="session")
 def redis_sentinel(redis7: RedisServer, tmp_path_factory: Folders) -> Iterator[RedisSentinel]:
-    """A sentinel that watches the Redis 7 of this session."""
+    """A sentinel that watches the Redis 7 of this test run."""
     with RedisSentinel(redis7, tmp_path_factory.mktemp("sentinel")) as sentinel:
         yield sentinel
 
