@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from coatcheck.errors import StoreConfigError, StoreUnavailableError
+from coatcheck.micros import from_micros, to_micros
 from coatcheck.model import TaskStatus
 from coatcheck.store import Outcome
-from coatcheck.stores.micros import from_micros, to_micros
 from coatcheck.stores.sqlite import SqliteStore
 from coatcheck.testing.records import claim, new_task, transition
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from typing import Any
 
+from coatcheck.explaining import SeenWorker, explanation, refused
+from coatcheck.micros import from_micros, span
 from coatcheck.model import Limit, Pause, Rate, Side
 from coatcheck.store import QUARANTINE_CLAIMS, Explanation, Filter, Gate, Row, Stats
-from coatcheck.stores.explaining import SeenWorker, explanation, refused
-from coatcheck.stores.micros import from_micros, span
 from coatcheck_redis.rows import SEPARATOR, STATUSES, Unpacked
 
 #: Separates format, handlers and skipped accounts in a worker's sign.

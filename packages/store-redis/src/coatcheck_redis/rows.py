@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
+from coatcheck.micros import from_micros, span, to_micros
 from coatcheck.model import CancelFlag, Side, Step, TaskStatus
 from coatcheck.store import Kind, Lease, NewTask, Row, Stored, Transition
-from coatcheck.stores.micros import from_micros, span, to_micros
 
 #: Separates names that are kept together; names hold no control characters.
 SEPARATOR = "\x1f"

@@ -12,6 +12,7 @@ from struct import error as StructError  # noqa: N812  # a class, written like o
 from typing import Any
 
 from coatcheck.errors import StoreConfigError, ValidationError
+from coatcheck.micros import from_micros, span, to_micros
 from coatcheck.model import TaskStatus, check_aware, check_duration, check_name
 from coatcheck.store import (
     WORKER_SEEN,
@@ -29,7 +30,6 @@ from coatcheck.store import (
     Stored,
     Transition,
 )
-from coatcheck.stores.micros import from_micros, span, to_micros
 from coatcheck_redis import reading
 from coatcheck_redis.address import parse
 from coatcheck_redis.connection import Connection

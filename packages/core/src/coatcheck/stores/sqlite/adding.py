@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
+from coatcheck.micros import span, to_micros
 from coatcheck.model import Job, Step, TaskStatus, check_aware
 from coatcheck.store import Added, AddOutcome, NewTask, Stored
-from coatcheck.stores.micros import span, to_micros
 from coatcheck.stores.sqlite import reading
 from coatcheck.stores.sqlite.hot import COLUMNS, NAMES, SHOWN, Hot, shown_of_new, stored_of
 from coatcheck.stores.sqlite.lanes import Lanes

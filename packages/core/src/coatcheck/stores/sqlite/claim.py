@@ -11,9 +11,9 @@ from typing import Any
 
 from attrs import define, field
 
+from coatcheck.micros import from_micros
 from coatcheck.model import CancelFlag, Job, Step, TaskStatus
 from coatcheck.store import QUARANTINE_CLAIMS, Kind, Lease, Room
-from coatcheck.stores.micros import from_micros
 from coatcheck.stores.sqlite.hot import COLUMNS, SHOWN, Hot, split, stored_of
 from coatcheck.stores.sqlite.lanes import EMPTY, QUERY, RESUBMIT, SUBMIT, Lanes, permit_side
 from coatcheck.stores.sqlite.resources import SEPARATOR, Resource, Resources, key_of

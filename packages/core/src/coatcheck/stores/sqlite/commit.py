@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from coatcheck.micros import span
 from coatcheck.model import Job, Step, TaskStatus
 from coatcheck.store import Committed, Outcome, Transition
-from coatcheck.stores.micros import span
 from coatcheck.stores.sqlite.hot import COLUMNS, LASTING, Hot
 from coatcheck.stores.sqlite.lanes import Lanes
 from coatcheck.stores.sqlite.resources import key_of

@@ -6,9 +6,9 @@ from typing import Any
 
 import attrs
 
+from coatcheck.micros import from_micros
 from coatcheck.model import CancelFlag, Step, TaskStatus
 from coatcheck.store import Kind, Row, Stored
-from coatcheck.stores.micros import from_micros
 
 
 @attrs.define(eq=False)

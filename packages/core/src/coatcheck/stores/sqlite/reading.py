@@ -6,6 +6,8 @@ from functools import partial
 from typing import Any
 
 from coatcheck.errors import ValidationError
+from coatcheck.explaining import SeenWorker, explanation, refused
+from coatcheck.micros import from_micros, span
 from coatcheck.model import Limit, Pause, Rate, Side, TaskStatus
 from coatcheck.store import (
     QUARANTINE_CLAIMS,
@@ -18,8 +20,6 @@ from coatcheck.store import (
     Stats,
     Stored,
 )
-from coatcheck.stores.explaining import SeenWorker, explanation, refused
-from coatcheck.stores.micros import from_micros, span
 from coatcheck.stores.sqlite.hot import SHOWN, stored_of
 from coatcheck.stores.sqlite.lanes import EMPTY, QUERY, SUBMIT, permit_side
 from coatcheck.stores.sqlite.resources import SEPARATOR, Resources

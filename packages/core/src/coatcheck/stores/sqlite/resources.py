@@ -8,8 +8,8 @@ from datetime import timedelta
 
 from attrs import define
 
+from coatcheck.micros import span
 from coatcheck.model import ANY, Rate, Side
-from coatcheck.stores.micros import span
 from coatcheck.stores.sqlite.unit import Limits, Subject, Unit
 
 #: Separates the parts of a key; names hold no control characters.

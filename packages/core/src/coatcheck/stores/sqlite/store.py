@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 from coatcheck.errors import StoreConfigError, ValidationError
+from coatcheck.micros import from_micros, span, to_micros
 from coatcheck.model import (
     CancelFlag,
     Limit,
@@ -33,7 +34,6 @@ from coatcheck.store import (
     Stored,
     Transition,
 )
-from coatcheck.stores.micros import from_micros, span, to_micros
 from coatcheck.stores.sqlite import reading
 from coatcheck.stores.sqlite.adding import Adding
 from coatcheck.stores.sqlite.claim import LOST_AT, Claim, load_params, new_token
