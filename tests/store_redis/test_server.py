@@ -567,6 +567,18 @@ def test_lost_writes_are_noticed_whoever_listens_first(own_server: RedisServer) 
         assert store.wait_for_work(claim(store).mark, timedelta(milliseconds=1)) is False
 
 
+def test_writes_that_were_lost_before_anybody_listened_are_noticed(
+    store: RedisStore, redis7: RedisServer, namespace: str
+) -> None:
+    """The first subscription of a process may be made after the loss, and by another thread."""
+    for _ in range(3):
+        store.add([new_task(handler_key="another")])
+    mark = claim(store).mark
+    redis7.command("HSET", f"coatcheck:{{{namespace}}}:meta", "work", 1)
+    store.wait_for_change("missing", 0, PATIENCE)
+    assert store.wait_for_work(mark, PATIENCE) is True
+
+
 def test_closing_ends_all_waits(redis7: RedisServer, namespace: str) -> None:
     """Nobody is left behind in a store that is closed."""
     store = RedisStore(redis7.url, namespace=namespace)

@@ -26,10 +26,8 @@ _TRIES = 3
 class _Session:
     """One subscription, from its start to its end."""
 
-    def __init__(self, before: int) -> None:
+    def __init__(self) -> None:
         self.condition = threading.Condition()
-        #: How often there had been work when the subscription before this one ended.
-        self.before = before
         #: How often there was work, as far as it is known.
         self.mark = 0
         #: The same at its start.
@@ -80,13 +78,17 @@ class Listener:
     def wait_for_work(self, mark: int, timeout: float) -> bool:
         """Block until there was work more often than ``mark``, or until the time is over."""
         end = time.monotonic() + timeout
-        known = self._session
+        has_moved = False
         while True:
             session = self._ready(end)
             if session is None:
                 return False
-            counted = session.first_mark if session is not known else session.mark
-            if counted < mark and (session is not known or session.first_mark < session.before):
+            if has_moved:
+                has_lost = session.first_mark < mark
+            else:
+                # Most often the news of the caller's own mark is still under way.
+                has_lost = session.mark < mark and self._counted() < mark
+            if has_lost:
                 # The server has lost its last writes: what is counted now was not seen by anybody.
                 return True
             with session.condition:
@@ -98,6 +100,7 @@ class Listener:
                     return True
             if not session.is_over:
                 return False
+            has_moved = True
 
     def wait_for_change(self, task_id: str, version: int, timeout: float) -> bool:
         """Block until a task has another version, or until the time is over."""
@@ -124,6 +127,10 @@ class Listener:
                     session.watched[task_id].discard(event)
                     if not session.watched[task_id]:
                         del session.watched[task_id]
+
+    def _counted(self) -> int:
+        """Return how often there was work."""
+        return int(self._connection.run("mark", [""]))
 
     def _version(self, task_id: str, left: float) -> int | None:
         """Say that somebody waits for the task, and return its version."""
@@ -153,10 +160,7 @@ class Listener:
             self._connection.check_open()
             session = self._session
             if session is None or session.is_over:
-                before = 0
-                if session is not None:
-                    before = session.mark if session.is_ready else session.before
-                session = self._session = _Session(before)
+                session = self._session = _Session()
                 session.thread = threading.Thread(
                     target=self._listen, args=(session,), name="coatcheck-redis-listener", daemon=True
                 )
@@ -181,7 +185,7 @@ class Listener:
                         continue
                     is_asked = False
                     if message["type"] == "subscribe":
-                        mark = self._connection.run("mark", [""])
+                        mark = self._counted()
                         with session.condition:
                             session.first_mark, session.is_ready = mark, True
                             session.mark = max(mark, session.mark)
