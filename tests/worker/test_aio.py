@@ -1,4 +1,4 @@
-"""The event loop of the worker: which step begins when."""
+"""The event loop of the worker: one handler's coroutine does not hold up those of others."""
 
 import asyncio
 import threading

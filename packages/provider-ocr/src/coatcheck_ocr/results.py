@@ -88,12 +88,6 @@ class OcrOutput:
         return next((resource for resource in self.resources if resource.type == kind), None)
 
     @property
-    def needs_download(self) -> bool:
-        """Whether the text is in a file."""
-        is_in_file = self.first("markdown") is not None or self.first("archive") is not None
-        return self.markdown is None and is_in_file
-
-    @property
     def response(self) -> OcrResponse:
         """What is stored; plain text stands in for markdown."""
         return OcrResponse(
