@@ -3,7 +3,8 @@
 Run ``nox -s bench -- peers``: arq wants an older redis-py than the store, so nox makes an environment for the
 peers and names its Python in ``BENCH_PEERS_PYTHON``. A life is one submit and four queries, three "running"
 and a success. The tasks are stored before; the time from the first submit to the last query counts, as the
-vendor sees it. Each runs in processes of its own, in turns; medians count.
+vendor sees it. Each runs in processes of its own, in turns; medians count. Ours is set up as the command
+``coatcheck worker`` does it.
 
 Each peer is set up as its own documentation does it for polling. arq: ``submit`` enqueues ``poll``, which
 raises ``Retry(defer=…)`` until the job has ended; on uvloop, 100 jobs at a time, its queue read every 50 ms.
@@ -35,7 +36,7 @@ from coatcheck.model import TaskStatus
 from coatcheck.registry import Registry
 from coatcheck.testing.vendor import VendorHandler, VendorProcess
 from coatcheck.transport.over_aiohttp import AiohttpTransport
-from coatcheck.worker import Worker, WorkerSettings
+from coatcheck.worker import Worker, WorkerSettings, own_process
 
 #: What a peer's own parts are told through the environment.
 REDIS, VENDOR = "BENCH_REDIS", "BENCH_VENDOR"
@@ -60,7 +61,7 @@ def run_coatcheck(given: argparse.Namespace) -> None:
         worker.stop()
 
     watcher = threading.Thread(target=watch)
-    with measured():
+    with own_process(), measured():
         watcher.start()
         worker.run(stop_signals=False)
     watcher.join()
