@@ -1,7 +1,6 @@
 """The interpreter's settings for a process that runs a worker and little else."""
 
 import gc
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,13 +15,10 @@ def own_process() -> Iterator[None]:
     ``coatcheck worker`` does so; a program of your own that is nothing but a worker may, around ``run``, once
     its handlers are loaded. It holds for the whole process.
 
-    Threads take turns every millisecond: with Python's 5 ms each of the many short waits in the store would
-    cost the main loop a turn of that length, and the next polls would come late. Garbage is collected less
-    often, and not among what is loaded by now: looking through all modules and all steps under way again and
-    again costs more than a tenth of the worker's time.
+    Garbage is collected less often, and not among what is loaded by now: looking through all modules and all
+    steps under way again and again costs more than a tenth of the worker's time.
     """
-    turn, thresholds = sys.getswitchinterval(), gc.get_threshold()
-    sys.setswitchinterval(0.001)
+    thresholds = gc.get_threshold()
     gc.collect()
     gc.freeze()
     gc.set_threshold(_ALLOCATIONS, *thresholds[1:])
@@ -31,4 +27,3 @@ def own_process() -> Iterator[None]:
     finally:
         gc.set_threshold(*thresholds)
         gc.unfreeze()
-        sys.setswitchinterval(turn)
