@@ -2,14 +2,19 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from tests.worker.house import PATIENCE, AsyncHandler, House, running
 
 from coatcheck.model import QueryParams, SubmitResult, TaskStatus
 from coatcheck.policy import PollPolicy
+from coatcheck.worker.aio import STEP, AsyncCalls
+from coatcheck.worker.held import Item
+from coatcheck.worker.inbox import Inbox
 
 Build = Callable[..., House]
 ONCE = PollPolicy(first=timedelta(hours=1), jitter=0)
@@ -38,3 +43,65 @@ def test_steps_begin_although_a_handler_keeps_the_loop_busy(build: Build) -> Non
         finally:
             over.set()
         house.wait(slow, TaskStatus.SUBMITTED)
+
+
+class Calls:
+    """What runs instead of vendor calls: how many are under way, and how many were at most."""
+
+    def __init__(self) -> None:
+        self.now = self.most = 0
+        self._over = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def quick(self, _: Item) -> bool:
+        """Take as long as it takes the loop to come round."""
+        self.now += 1
+        self.most = max(self.most, self.now)
+        await asyncio.sleep(0)
+        self.now -= 1
+        return True
+
+    async def slow(self, _: Item) -> bool:
+        """Take until the test says so."""
+        self._loop = asyncio.get_running_loop()
+        self.now += 1
+        await self._over.wait()
+        return True
+
+    def end(self) -> None:
+        """Let the slow ones end."""
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._over.set)
+
+
+def items(count: int) -> list[Any]:
+    """Return stand-ins: the loop looks at none of their parts."""
+    return [object() for _ in range(count)]
+
+
+@pytest.mark.parametrize("count", [1, STEP, 40 * STEP])
+def test_calls_that_end_at_once_never_need_more_than_a_few_at_a_time(count: int) -> None:
+    """One begins when one ends: a vendor that answers at once is not asked by hundreds of connections."""
+    calls, inbox = Calls(), Inbox()
+    loop = AsyncCalls(calls.quick, inbox)
+    loop.put(items(count))
+    while len(inbox) < count:
+        inbox.wait(PATIENCE, count)
+    loop.stop()
+    assert len(inbox) == count
+    assert calls.most <= 4 * STEP
+
+
+def test_calls_that_take_long_do_not_hold_up_the_others() -> None:
+    """All that were put are under way although none has ended: the room alone bounds them."""
+    calls, inbox = Calls(), Inbox()
+    loop = AsyncCalls(calls.slow, inbox)
+    loop.put(items(10 * STEP))
+    end = time.monotonic() + PATIENCE
+    while calls.now < 10 * STEP and time.monotonic() < end:
+        time.sleep(0.001)
+    assert calls.now == 10 * STEP
+    calls.end()
+    inbox.wait(PATIENCE, 10 * STEP)
+    loop.stop()
+    assert len(inbox) == 10 * STEP

@@ -3,12 +3,16 @@
 import asyncio
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 
 from coatcheck.transport.loop import new_event_loop
 from coatcheck.worker.held import Item
 from coatcheck.worker.inbox import Inbox
 
+#: So many calls begin at once; so many more may each ``TICK``, in seconds, while fewer than that end.
+STEP = 32
+TICK = 0.002
 #: How long a stopped loop waits for its thread, in seconds.
 _JOIN = 1.0
 
@@ -16,7 +20,9 @@ _JOIN = 1.0
 class AsyncCalls:
     """Runs items as tasks of one event loop and hands them in. The thread starts with the first item.
 
-    How many there are at a time is bounded by the room that the worker claims.
+    How many there are at a time is bounded by the room that the worker claims. One more begins whenever one
+    ends, and others from time to time while those under way take long: many calls at the same time cost more
+    memory traffic each than a few, which a vendor that answers at once never needs.
 
     Args:
         run: runs an item's step and says whether it is to be handed in.
@@ -37,6 +43,10 @@ class AsyncCalls:
         self._thread: threading.Thread | None = None
         # The loop itself keeps weak references only.
         self._tasks: dict[Item, asyncio.Task[None]] = {}
+        self._waiting: deque[Item] = deque()
+        #: How many ended since the last tick, and whether there is a next one.
+        self._ended = 0
+        self._is_ticking = False
 
     @property
     def is_busy(self) -> bool:
@@ -76,9 +86,21 @@ class AsyncCalls:
             loop.close()
 
     def _start(self, items: list[Item]) -> None:
-        loop = asyncio.get_running_loop()
-        for item in items:
-            self._tasks[item] = loop.create_task(self._one(item))
+        self._waiting.extend(items)
+        if not self._is_ticking:
+            self._tick()
+
+    def _tick(self) -> None:
+        for _ in range(min(STEP - self._ended, len(self._waiting))):
+            self._begin_next()
+        self._ended = 0
+        self._is_ticking = bool(self._waiting)
+        if self._is_ticking:
+            asyncio.get_running_loop().call_later(TICK, self._tick)
+
+    def _begin_next(self) -> None:
+        item = self._waiting.popleft()
+        self._tasks[item] = asyncio.get_running_loop().create_task(self._one(item))
 
     async def _one(self, item: Item) -> None:
         is_to_hand_in = True
@@ -88,6 +110,9 @@ class AsyncCalls:
             item.is_late = True  # only the worker cancels, after it gave the step up
         finally:
             del self._tasks[item]
+            self._ended += 1
+            if self._waiting:
+                self._begin_next()
             if is_to_hand_in:
                 self._inbox.put(item)
             if not self._tasks:
@@ -100,6 +125,7 @@ class AsyncCalls:
 
     def _cancel_all(self) -> None:
         loop = asyncio.get_running_loop()
+        self._waiting.clear()
         for task in self._tasks.values():
             task.cancel()
         waiting = list(self._tasks.values())
