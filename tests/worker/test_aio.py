@@ -12,6 +12,7 @@ from tests.worker.house import PATIENCE, AsyncHandler, House, running
 
 from coatcheck.model import QueryParams, SubmitResult, TaskStatus
 from coatcheck.policy import PollPolicy
+from coatcheck.worker import aio
 from coatcheck.worker.aio import STEP, AsyncCalls
 from coatcheck.worker.held import Item
 from coatcheck.worker.inbox import Inbox
@@ -90,6 +91,18 @@ def test_calls_that_end_at_once_never_need_more_than_a_few_at_a_time(count: int)
     loop.stop()
     assert len(inbox) == count
     assert calls.most <= 4 * STEP
+
+
+def test_what_comes_when_nothing_waits_begins_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many calls ended before, nobody waits for a tick that is not needed."""
+    monkeypatch.setattr(aio, "TICK", 1000.0)
+    calls, inbox = Calls(), Inbox()
+    loop = AsyncCalls(calls.quick, inbox)
+    for count in (40 * STEP, 1):
+        loop.put(items(count))
+        inbox.wait(PATIENCE, count)
+        assert len(inbox.take()) == count
+    loop.stop()
 
 
 def test_calls_that_take_long_do_not_hold_up_the_others() -> None:
