@@ -6,6 +6,7 @@ A client never crosses a fork: the child makes its own. Nothing here knows a ver
 import logging
 import os
 import re
+import ssl
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -90,7 +91,10 @@ class Connection:
     def check_open(self) -> None:
         """Refuse a closed connection."""
         if self._is_closed:
-            raise StoreUnavailableError(f"the store {self.address.label} is closed; open a new one")
+            raise self._closed()
+
+    def _closed(self) -> StoreUnavailableError:
+        return StoreUnavailableError(f"the store {self.address.label} is closed; open a new one")
 
     def client(self) -> Client:
         """Return the client of this process."""
@@ -239,6 +243,11 @@ class Connection:
             raise self._meaning(error) from error
         except (OSError, RedisClusterException) as error:
             raise StoreUnavailableError(f"{self.address.label} does not answer: {error}") from error
+        except Exception as error:
+            # A call that another thread closes the connection of meets a client that is half taken apart.
+            if self._is_closed and not isinstance(error, CoatcheckError):
+                raise self._closed() from error
+            raise
 
     def _meaning(self, error: RedisError) -> CoatcheckError:
         text, label = str(error), self.address.label
@@ -250,6 +259,13 @@ class Connection:
         if isinstance(error, AuthenticationError | AuthorizationError | NoPermissionError):
             return StoreConfigError(
                 f"{label} refuses this user: {text}; check user, password and permissions in the store's URL",
+                label,
+            )
+        unverified = _unverified(error)
+        if unverified is not None:
+            return StoreConfigError(
+                f"{label} shows a certificate that cannot be verified: {unverified.verify_message}; name its "
+                "authority with ca_certs in the store's URL, and the server as its certificate does",
                 label,
             )
         if isinstance(error, _AWAY):
@@ -282,6 +298,13 @@ class Connection:
         _inherited.extend([self._client, *self._pubsubs])
         self._start_anew()
         self._on_fork()
+
+
+def _unverified(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
+    """Return what was wrong with a certificate, if that is behind an error of redis-py."""
+    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _after_fork_in_child() -> None:
