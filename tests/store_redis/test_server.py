@@ -600,26 +600,6 @@ def test_closing_ends_all_waits(redis7: RedisServer, namespace: str) -> None:
     _until(lambda: _subscribers(redis7, namespace) == 0)
 
 
-def test_calls_that_closing_cuts_off_are_told_so(redis7: RedisServer, namespace: str) -> None:
-    """Threads that are in a call when another one closes the store meet no error of the client's inside."""
-    for _ in range(10):
-        store = RedisStore(redis7.url, namespace=namespace)
-        are_in = threading.Semaphore(0)
-
-        def call(store: RedisStore = store, are_in: threading.Semaphore = are_in) -> None:
-            while True:
-                store.get(["somebody"])
-                are_in.release()
-
-        threads, found = _wait_in_threads(*[call] * 8)
-        for _ in range(100):
-            assert are_in.acquire(timeout=PATIENCE.total_seconds())
-        store.close()
-        for thread in threads:
-            thread.join(30)
-        assert [type(error) for error in found] == [StoreUnavailableError] * 8
-
-
 def test_an_idle_worker_asks_nothing(store: RedisStore, redis7: RedisServer) -> None:
     """While it waits, a worker makes no call at all (F88)."""
     mark = claim(store).mark

@@ -408,3 +408,21 @@ class ReadRules(StoreRules):
             except StoreUnavailableError:
                 continue
             pytest.fail(f"expected StoreUnavailableError from {name} of a closed store, found none")
+
+    def test_calls_that_closing_cuts_off_are_told_so(self, make_store: MakeStore, clock: FakeClock) -> None:
+        """Threads that are in a call while another one closes the store meet no error of its inside."""
+        for _ in range(5):
+            store = make_store(clock=clock)
+            answered = threading.Semaphore(0)
+            with ThreadPoolExecutor(8) as threads:
+                calls = [threads.submit(_call_on, store, answered) for _ in range(8)]
+                are_answered = [answered.acquire(timeout=30) for _ in range(100)]
+                store.close()
+            assert all(are_answered), "expected answers of the open store"
+            assert [type(call.exception()) for call in calls] == [StoreUnavailableError] * 8
+
+
+def _call_on(store: Store, answered: threading.Semaphore) -> None:
+    for _ in range(100_000):
+        store.get(["somebody"])
+        answered.release()
